@@ -1,0 +1,33 @@
+"""Operation graphs in the style of hipDNN's front end: build, validate, describe, save, and check against float64.
+
+Needs numpy alone; ``iree_bridge`` compiles and runs what is built here.
+"""
+
+from graph_api.dtypes import DataType
+from graph_api.errors import CompileError, ExecutionError, FusilliError, GraphError, NotSupportedError
+from graph_api.graph import Arguments, Graph
+from graph_api.node import OPS, Attributes, Node
+from graph_api.ops.conv import ConvAttributes, ConvolutionMode
+from graph_api.ops.pointwise import PointwiseAttributes, PointwiseMode
+from graph_api.support import Support
+from graph_api.tensor import TensorAttr
+
+__all__ = [
+    "OPS",
+    "Arguments",
+    "Attributes",
+    "CompileError",
+    "ConvAttributes",
+    "ConvolutionMode",
+    "DataType",
+    "ExecutionError",
+    "FusilliError",
+    "Graph",
+    "GraphError",
+    "Node",
+    "NotSupportedError",
+    "PointwiseAttributes",
+    "PointwiseMode",
+    "Support",
+    "TensorAttr",
+]

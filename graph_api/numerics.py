@@ -1,0 +1,197 @@
+"""Running a graph in float64 with a bound of what a device may be off by, and comparing results with it.
+
+The bound is carried along node by node (running error analysis): each operation says how errors of its inputs reach
+its outputs and what it adds, from the compute type and the length of its sums; every tensor adds the rounding of its
+data type. So each element has a tolerance of its own, and a cancelling sum is not excused by a large neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from graph_api.dtypes import DataType
+from graph_api.errors import GraphError
+from graph_api.node import Array
+from graph_api.tensor import TensorAttr
+
+if TYPE_CHECKING:
+    from graph_api.graph import Graph, TensorKey
+
+__all__ = ["Comparison", "Evaluation", "check", "evaluate", "random_inputs"]
+
+SLACK = 1.5
+"""Factor on the error bound, for the terms of second order that it leaves out."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Float64 values of all tensors of a graph and, where asked for, bounds of the absolute error of a device."""
+
+    values: dict[TensorAttr, Array]
+    errors: dict[TensorAttr, Array]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One output against its reference.
+
+    Attributes:
+        tensor: the output.
+        max_error: largest absolute error.
+        max_ratio: largest error as a multiple of the element's tolerance; at most 1.0 passes.
+        tolerance: tolerance of the element with the largest ratio.
+        index: logical index of that element.
+        got, expected: the values there.
+    """
+
+    tensor: TensorAttr
+    max_error: float
+    max_ratio: float
+    tolerance: float
+    index: tuple[int, ...]
+    got: float
+    expected: float
+
+    @property
+    def ok(self) -> bool:
+        """True if every element is within its tolerance."""
+        return self.max_ratio <= 1.0
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.ok else "WRONG"
+        return (
+            f"'{self.tensor.name}' {verdict}: error/tolerance {self.max_ratio:.3g} at {list(self.index)}: "
+            f"got {self.got:.8g}, expected {self.expected:.8g}, tolerance {self.tolerance:.3g}"
+        )
+
+
+def evaluate(graph: Graph, pack: Mapping[TensorKey, object], *, with_errors: bool = True) -> Evaluation:
+    """Runs ``graph`` in float64; see :class:`Evaluation`.
+
+    Raises:
+        GraphError: a missing, unknown or misshapen input.
+    """
+    graph.validate()
+    values = _inputs(graph, pack)
+    errors: dict[TensorAttr, Array] = {tensor: np.zeros(()) for tensor in values}
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            ins = {port: values[tensor] for port, tensor in node.inputs.items()}
+            outs = node.reference(ins)
+            for port, tensor in node.outputs.items():
+                values[tensor] = _stored_kind(outs[port], tensor.data_type)
+            if with_errors:
+                bounds = node.error(ins, {port: errors[tensor] for port, tensor in node.inputs.items()}, outs)
+                for port, tensor in node.outputs.items():
+                    errors[tensor] = _storage_error(bounds[port], outs[port], tensor.data_type)
+    return Evaluation(values, errors)
+
+
+def check(
+    graph: Graph, inputs: Mapping[TensorKey, object], results: Mapping[TensorKey, object]
+) -> list[Comparison]:
+    """Compares results of a device with the float64 reference, per element, one :class:`Comparison` per output.
+
+    Raises:
+        GraphError: an input or a result is missing or has another shape than its tensor.
+    """
+    evaluation = evaluate(graph, inputs)
+    found = {graph.find(key): value for key, value in results.items()}
+    comparisons: list[Comparison] = []
+    for tensor in graph.arguments().outputs:
+        if tensor not in found:
+            raise GraphError(f"no result was given for output '{tensor.name}'")
+        got = np.asarray(found[tensor])
+        if got.shape != tensor.dims:
+            raise GraphError(f"result '{tensor.name}' has shape {got.shape}, its tensor has dims {tensor.dims}")
+        comparisons.append(compare(tensor, got, evaluation.values[tensor], evaluation.errors[tensor]))
+    return comparisons
+
+
+def compare(tensor: TensorAttr, got: np.ndarray[Any, Any], expected: Array, bound: Array) -> Comparison:
+    """One output against its reference ``expected`` with the error bound ``bound`` (broadcastable)."""
+    got = got.astype(np.float64)
+    tolerance = np.broadcast_to(SLACK * bound, expected.shape)
+    with np.errstate(all="ignore"):
+        error = np.abs(got - expected)
+        ratio = np.where(error == 0, 0.0, error / tolerance)
+        ratio = np.where(_same_special(got, expected, tolerance, tensor.data_type), 0.0, ratio)
+        ratio = np.where(np.isnan(ratio), np.inf, ratio)
+        error = np.where(ratio == 0.0, np.where(np.isfinite(error), error, 0.0), error)
+    index = np.unravel_index(int(np.argmax(ratio)), ratio.shape) if ratio.ndim else ()
+    return Comparison(
+        tensor,
+        float(np.max(error)),
+        float(ratio[index]),
+        float(tolerance[index]),
+        tuple(int(i) for i in index),
+        float(got[index]),
+        float(expected[index]),
+    )
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[TensorAttr, np.ndarray[Any, Any]]:
+    """Seeded inputs in the tensors' data types and strides: normal floats, small integers, fair booleans."""
+    rng = np.random.default_rng(seed)
+    arrays: dict[TensorAttr, np.ndarray[Any, Any]] = {}
+    for tensor in graph.arguments().inputs:
+        stored = tuple(1 if stride == 0 else dim for dim, stride in zip(tensor.dims, tensor.strides, strict=True))
+        if tensor.data_type is DataType.BOOLEAN:
+            values = rng.integers(0, 2, stored)
+        elif tensor.data_type.is_integer:
+            low = 0 if tensor.data_type is DataType.UINT8 else -8
+            values = rng.integers(low, 8, stored)
+        else:
+            values = rng.standard_normal(stored, np.float32)
+        array = tensor.empty()
+        array[...] = values.astype(array.dtype)
+        arrays[tensor] = array
+    return arrays
+
+
+def _inputs(graph: Graph, pack: Mapping[TensorKey, object]) -> dict[TensorAttr, Array]:
+    given = {graph.find(key): value for key, value in pack.items()}
+    values: dict[TensorAttr, Array] = {}
+    for tensor in graph.arguments().inputs:
+        if tensor not in given:
+            raise GraphError(f"no array was given for input '{tensor.name}' of graph '{graph.name}'")
+        array = np.asarray(given[tensor])
+        if array.shape != tensor.dims:
+            raise GraphError(f"input '{tensor.name}': the array has shape {array.shape}, its tensor dims {tensor.dims}")
+        values[tensor] = array.astype(tensor.data_type.numpy).astype(np.float64)
+    for tensor in graph.tensors:
+        if tensor.value is not None:
+            scalar = np.asarray(tensor.value).astype(tensor.data_type.numpy)
+            values[tensor] = scalar.astype(np.float64).reshape(tensor.dims)
+    return values
+
+
+def _stored_kind(value: Array, dtype: DataType) -> Array:
+    """What kind of number a tensor can hold: integers truncate towards zero, booleans are 0 or 1."""
+    if dtype is DataType.BOOLEAN:
+        return (value != 0).astype(np.float64)
+    return np.trunc(value) if dtype.is_integer else value
+
+
+def _storage_error(bound: Array, value: Array, dtype: DataType) -> Array:
+    if dtype is DataType.BOOLEAN:
+        return np.where(np.abs(value) <= bound, np.minimum(bound, 1.0) > 0, 0.0).astype(np.float64)
+    if dtype.is_integer:
+        near = np.abs(value - np.rint(value)) <= bound
+        return np.where(near | (bound >= 1), np.ceil(bound), np.floor(bound))
+    return bound + 0.5 * dtype.eps * np.abs(value) + float(ml_dtypes.finfo(dtype.numpy).smallest_subnormal)
+
+
+def _same_special(got: Array, expected: Array, tolerance: Array, dtype: DataType) -> Array:
+    """Where NaN meets NaN, infinity meets infinity, or a value at the edge of the range overflowed."""
+    same = (np.isnan(got) & np.isnan(expected)) | (got == expected)
+    if not dtype.is_float:
+        return same
+    largest = float(ml_dtypes.finfo(dtype.numpy).max)
+    overflow = np.isinf(got) & (np.sign(got) == np.sign(expected)) & (np.abs(expected) + tolerance > largest)
+    return same | overflow

@@ -1,0 +1,12 @@
+"""The operation families: one file each. A new family is added to ``AllBuilders``."""
+
+from __future__ import annotations
+
+from graph_api.ops.conv import ConvBuilder
+from graph_api.ops.pointwise import PointwiseBuilder
+
+__all__ = ["AllBuilders"]
+
+
+class AllBuilders(ConvBuilder, PointwiseBuilder):
+    """The builder methods of all families."""

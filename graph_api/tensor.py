@@ -1,0 +1,290 @@
+"""TensorAttr: what a graph knows of a tensor, and the setters that a user chains on it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from graph_api.dtypes import DataType
+from graph_api.errors import GraphError
+from graph_api.layout import Dims, PhysicalLayout, extent, physical
+
+__all__ = ["Scalar", "TensorAttr", "int_tuple"]
+
+Scalar = float | int | bool
+T = TypeVar("T")
+
+_INT64_MAX = 2**63 - 1
+_ALIGNMENT = 64
+
+
+def int_tuple(values: object, what: str) -> Dims:
+    """``values`` as a tuple of Python ints; numpy integers are welcome, floats and strings are not."""
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+        raise GraphError(f"{what} must be a sequence of integers, got {values!r}")
+    try:
+        return tuple(operator.index(value) for value in values)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise GraphError(f"{what} must hold integers, got {values!r}") from error
+
+
+class TensorAttr:
+    """A tensor of one graph: name, uid, dims, strides, data type, virtual flag, optional scalar value.
+
+    Made by :meth:`Graph.tensor`, :meth:`Graph.scalar` and by the operations of a graph. What the user leaves open is
+    inferred by :meth:`Graph.validate`, which also freezes the tensor.
+
+    Attributes:
+        name: unique in its graph; any non-empty text.
+        uid: unique in its graph; given, or assigned by ``validate``.
+        dims: logical dims (N, C, spatial...).
+        strides: in elements, one per dim.
+        data_type: element type.
+        is_virtual: True if the tensor is an intermediate value without a buffer.
+        value: compile-time scalar, or None.
+    """
+
+    __slots__ = (
+        "_frozen",
+        "_given_dims",
+        "_given_dtype",
+        "_given_name",
+        "_given_strides",
+        "_given_uid",
+        "_resolved_dims",
+        "_resolved_dtype",
+        "_resolved_name",
+        "_resolved_strides",
+        "_resolved_uid",
+        "is_pass_by_value",
+        "is_virtual",
+        "physical",
+        "value",
+    )
+
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        uid: int | None = None,
+        dims: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+        data_type: DataType | None = None,
+        is_virtual: bool = False,
+        value: Scalar | None = None,
+        is_pass_by_value: bool = False,
+    ) -> None:
+        object.__setattr__(self, "_frozen", False)
+        self.is_virtual = is_virtual
+        self.is_pass_by_value = is_pass_by_value
+        self.value: Scalar | None = None
+        self.physical: PhysicalLayout
+        self._given_name: str | None = None
+        self._given_uid: int | None = None
+        self._given_dims: Dims | None = None
+        self._given_strides: Dims | None = None
+        self._given_dtype: DataType | None = None
+        self.forget()
+        if name is not None:
+            self.set_name(name)
+        if uid is not None:
+            self.set_uid(uid)
+        if dims is not None:
+            self.set_dim(dims)
+        if strides is not None:
+            self.set_stride(strides)
+        if data_type is not None:
+            self.set_data_type(data_type)
+        if value is not None:
+            self.set_value(value)
+
+    def __setattr__(self, attribute: str, value: object) -> None:
+        if self._frozen:
+            raise GraphError(f"tensor '{self.name}' belongs to a validated graph and cannot be changed any more")
+        object.__setattr__(self, attribute, value)
+
+    def __repr__(self) -> str:
+        dims = "?" if self._resolved_dims is None else "x".join(map(str, self._resolved_dims))
+        dtype = "?" if self._resolved_dtype is None else self._resolved_dtype.name
+        return f"<TensorAttr '{self.name}' {dims} {dtype}{' virtual' if self.is_virtual else ''}>"
+
+    @property
+    def name(self) -> str:
+        return self._resolved_name or ""
+
+    @property
+    def uid(self) -> int:
+        return self._known(self._resolved_uid, "uid")
+
+    @property
+    def dims(self) -> Dims:
+        return self._known(self._resolved_dims, "dims")
+
+    @property
+    def strides(self) -> Dims:
+        return self._known(self._resolved_strides, "strides")
+
+    @property
+    def data_type(self) -> DataType:
+        return self._known(self._resolved_dtype, "data type")
+
+    @property
+    def rank(self) -> int:
+        """Number of dims."""
+        return len(self.dims)
+
+    @property
+    def volume(self) -> int:
+        """Number of elements."""
+        return math.prod(self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to one past the last element in memory, gaps included."""
+        return extent(self.dims, self.strides) * self.data_type.itemsize
+
+    def set_name(self, name: str) -> TensorAttr:
+        """Names the tensor; any non-empty text, unique in the graph."""
+        if not isinstance(name, str) or not name:
+            raise GraphError(f"a tensor name must be a non-empty string, got {name!r}")
+        self._given_name = self._resolved_name = name
+        return self
+
+    def set_uid(self, uid: int) -> TensorAttr:
+        """Sets the unique id, a non-negative 64-bit integer."""
+        (number,) = int_tuple([uid], f"uid of tensor '{self.name}'")
+        if not 0 <= number <= _INT64_MAX:
+            raise GraphError(f"tensor '{self.name}': uid {number} is outside 0 .. 2^63-1")
+        self._given_uid = self._resolved_uid = number
+        return self
+
+    def set_dim(self, dims: Sequence[int]) -> TensorAttr:
+        """Sets the logical dims, each at least 1."""
+        new = int_tuple(dims, f"dims of tensor '{self.name}'")
+        if any(dim < 1 for dim in new) or math.prod(new) > _INT64_MAX:
+            raise GraphError(f"tensor '{self.name}': dims {new} must be at least 1 each and hold fewer than 2^63 elements")
+        self._given_dims = self._resolved_dims = new
+        return self
+
+    def set_stride(self, strides: Sequence[int]) -> TensorAttr:
+        """Sets the strides in elements, one per dim; 0 repeats an input along that dim."""
+        new = int_tuple(strides, f"strides of tensor '{self.name}'")
+        if any(not 0 <= stride <= _INT64_MAX for stride in new):
+            raise GraphError(f"tensor '{self.name}': strides {new} must be 0 or positive")
+        self._given_strides = self._resolved_strides = new
+        return self
+
+    def set_data_type(self, data_type: DataType) -> TensorAttr:
+        """Sets the element type."""
+        if not isinstance(data_type, DataType):
+            raise GraphError(f"tensor '{self.name}': data type must be a DataType, got {data_type!r}")
+        self._given_dtype = self._resolved_dtype = data_type
+        return self
+
+    def set_output(self, output: bool = True) -> TensorAttr:
+        """Makes the tensor a result of the graph that is written to a buffer."""
+        self.is_virtual = not output
+        return self
+
+    def set_value(self, value: Scalar) -> TensorAttr:
+        """Makes the tensor a compile-time constant of one element."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if not isinstance(value, bool | int | float):
+            raise GraphError(f"tensor '{self.name}': a scalar value must be a number or bool, got {value!r}")
+        self.value = value
+        return self
+
+    def empty(self) -> np.ndarray[Any, Any]:
+        """A new array of the tensor's dims, strides and dtype, aligned so that devices use it without a copy."""
+        itemsize = self.data_type.itemsize
+        raw = np.zeros(self.nbytes + _ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % _ALIGNMENT
+        flat = raw[start : start + self.nbytes].view(self.data_type.numpy)
+        return np.lib.stride_tricks.as_strided(flat, self.dims, [itemsize * stride for stride in self.strides])
+
+    def forget(self) -> None:
+        """Drops what was inferred and keeps what was given."""
+        self._resolved_name = self._given_name
+        self._resolved_uid = self._given_uid
+        self._resolved_dims = self._given_dims
+        self._resolved_strides = self._given_strides
+        self._resolved_dtype = self._given_dtype
+
+    def resolve(
+        self,
+        *,
+        name: str | None = None,
+        uid: int | None = None,
+        dims: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+        data_type: DataType | None = None,
+    ) -> None:
+        """Fills in what is still open; what is known already stays."""
+        if self._resolved_name is None and name is not None:
+            self._resolved_name = name
+        if self._resolved_uid is None and uid is not None:
+            self._resolved_uid = uid
+        if self._resolved_dims is None and dims is not None:
+            self._resolved_dims = tuple(dims)
+        if self._resolved_strides is None and strides is not None:
+            self._resolved_strides = tuple(strides)
+        if self._resolved_dtype is None and data_type is not None:
+            self._resolved_dtype = data_type
+
+    @property
+    def has_dims(self) -> bool:
+        """True once dims are given or inferred."""
+        return self._resolved_dims is not None
+
+    @property
+    def has_strides(self) -> bool:
+        """True once strides are given or inferred."""
+        return self._resolved_strides is not None
+
+    @property
+    def has_data_type(self) -> bool:
+        """True once the data type is given or inferred."""
+        return self._resolved_dtype is not None
+
+    @property
+    def has_uid(self) -> bool:
+        """True once the uid is given or assigned."""
+        return self._resolved_uid is not None
+
+    def check(self, *, written: bool) -> None:
+        """Raises GraphError unless dims, strides and value fit together; ``written``: a node makes this tensor."""
+        if self.value is not None and self.volume != 1:
+            raise GraphError(f"tensor '{self.name}': a scalar value needs 1 element, dims are {self.dims}")
+        if len(self.strides) != self.rank:
+            raise GraphError(
+                f"tensor '{self.name}': {len(self.strides)} strides {self.strides} for {self.rank} dims {self.dims}; "
+                "give one stride per dim"
+            )
+        if self.nbytes > _INT64_MAX:
+            raise GraphError(f"tensor '{self.name}': dims {self.dims}, strides {self.strides} span 2^63 bytes or more")
+        span = 1
+        for stride, dim in sorted((s, d) for s, d in zip(self.strides, self.dims, strict=True) if d > 1 and s > 0):
+            if stride < span:
+                raise GraphError(
+                    f"tensor '{self.name}': strides {self.strides} make elements of dims {self.dims} overlap; "
+                    "packed strides are products of the faster dims"
+                )
+            span = stride * (dim - 1) + span
+        if written and any(stride == 0 and dim > 1 for stride, dim in zip(self.strides, self.dims, strict=True)):
+            raise GraphError(f"tensor '{self.name}' is written by a node: stride 0 in {self.strides} is for inputs only")
+
+    def freeze(self) -> None:
+        """Ends all changes; sets ``physical``."""
+        if not self._frozen:
+            self.physical = physical(self.dims, self.strides)
+            object.__setattr__(self, "_frozen", True)
+
+    def _known(self, value: T | None, what: str) -> T:
+        if value is None:
+            raise GraphError(f"tensor '{self.name}' has no {what} yet; set it, or call Graph.validate() to infer it")
+        return value
