@@ -78,6 +78,10 @@ class Graph(AllBuilders):
             tuple(tensor for tensor in buffers if tensor not in producers),
         )
 
+    def flops(self) -> int:
+        """Floating-point operations of one run, an estimate."""
+        return sum(node.flops() for node in self.validate().nodes)
+
     def find(self, key: TensorKey) -> TensorAttr:
         """The tensor that ``key`` (a tensor, a name or a uid) means.
 

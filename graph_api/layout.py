@@ -6,6 +6,7 @@ where an element lies.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -17,6 +18,7 @@ __all__ = [
     "broadcast_dims",
     "extent",
     "layout_strides",
+    "nested_extents",
     "packed_strides",
     "physical",
     "stride_order",
@@ -120,3 +122,16 @@ def physical(dims: Sequence[int], strides: Sequence[int]) -> PhysicalLayout:
         stored[axis] == 1 or strides[axis] == packed[axis] for axis in range(len(dims))
     )
     return PhysicalLayout(shape if dense else (length,), order, length, dense)
+
+
+def nested_extents(dims: Sequence[int], strides: Sequence[int]) -> Dims | None:
+    """The padded row-major dims that hold a tensor with gaps, or None if its strides do not nest.
+
+    Of the dims larger than 1, slowest first with strides s0 >= s1 >= ..., the tensor is the leading corner of a packed
+    tensor of dims ``(d0, s0/s1, s1/s2, ..., s_last)``; its last dim holds the gaps between neighbours.
+    """
+    axes = [axis for axis in stride_order(dims, strides) if dims[axis] > 1 and strides[axis] > 0]
+    steps = [strides[axis] for axis in axes]
+    if any(slow % fast for slow, fast in itertools.pairwise(steps)):
+        return None
+    return (dims[axes[0]], *(slow // fast for slow, fast in itertools.pairwise(steps)), steps[-1]) if axes else (1,)

@@ -156,6 +156,10 @@ class Node(ABC):
             outputs: what ``reference`` returned.
         """
 
+    def flops(self) -> int:
+        """Floating-point operations of one run; by default one per output element."""
+        return sum(tensor.volume for tensor in self.outputs.values())
+
     def respecified_dims(self, port: str, old: Node) -> tuple[int, ...] | None:
         """Dims of an output when the graph is rebuilt for other input dims, or None if ``infer`` finds them.
 

@@ -98,6 +98,10 @@ class ConvNode(Node):
             raise self.fail(f"w {w} has K={w[0]} filters, which {groups} groups (C={x[1]} / {w[1]}) do not divide")
         return groups
 
+    def products(self, y: TensorAttr, w: TensorAttr) -> int:
+        """Floating-point operations of the convolution of filter w with result y: two per product."""
+        return 2 * y.volume * math.prod(w.dims[1:])
+
     def output_dims(self, x: Dims, w: Dims) -> Dims:
         """Dims of y [N, K, spatial...]."""
         sizes = tuple(
@@ -135,6 +139,9 @@ class ConvFpropNode(ConvNode):
     def infer(self) -> None:
         x, w = self.inputs["x"], self.inputs["w"]
         self.infer_output("y", self.output_dims(x.dims, w.dims), x)
+
+    def flops(self) -> int:
+        return self.products(self.outputs["y"], self.inputs["w"])
 
     def reference(self, inputs: Arrays) -> dict[str, Array]:
         return {"y": convolve(self.attributes, inputs["x"], inputs["w"], self.outputs["y"].dims)}

@@ -289,6 +289,14 @@ MODES: dict[PointwiseMode, Mode] = {
 """Every mode. Formulas are the specification; emission rules of the same names stand in ``iree_bridge/emit``."""
 
 
+_REAL = frozenset(
+    mode
+    for mode in MODES
+    if mode.name.split("_")[0] in ("SQRT", "RSQRT", "EXP", "LOG", "SIN", "TAN", "ERF", "SIGMOID", "TANH", "GELU", "SWISH", "ELU", "SOFTPLUS")
+)
+"""Modes that make no sense in integers: with an integer compute type they compute in FLOAT."""
+
+
 def _coordinate(a: PointwiseAttributes, x: Array) -> Array:
     axis = a.axis or 0
     shape = [1] * x.ndim
@@ -329,6 +337,8 @@ class PointwiseNode(Node):
         if broadcast_dims(list(shapes.values())) is None:
             listed = ", ".join(f"'{name}' {dims}" for name, dims in shapes.items())
             raise self.fail(f"inputs do not broadcast: {listed}; right-aligned dims must be equal or 1")
+        if self.attributes.mode in _REAL and not self.compute.is_float:
+            self.compute = DataType.FLOAT
         axis = self.attributes.axis
         if axis is not None and not 0 <= axis < self.inputs["in_0"].rank:
             raise self.fail(f"axis {axis} is no dim of in_0 {self.inputs['in_0'].dims}")

@@ -1,0 +1,181 @@
+"""The HIP runtime: which library, which devices, which architecture.
+
+One process must have one HIP runtime. A host that uses HIP has libamdhip64 mapped already, often under a name that a
+plain ``dlopen`` would not find again; so the mapped file comes first, for hip-python and for IREE's driver alike.
+Nothing here is imported, and no library is loaded, before the first call.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from graph_api.errors import ExecutionError
+
+__all__ = [
+    "arch",
+    "current_device",
+    "device_count",
+    "driver_flags",
+    "keep_current_device",
+    "mapped_library",
+    "synchronize",
+]
+
+_LOG: Final = logging.getLogger(__name__)
+_LIBRARY: Final = "libamdhip64.so"
+_FIX: Final = (
+    "install ROCm (https://rocm.docs.amd.com) or put the folder of libamdhip64.so on LD_LIBRARY_PATH, "
+    "or choose another device: device='cpu'"
+)
+_lock = threading.RLock()
+_api: Any = None
+
+
+def mapped_library() -> str | None:
+    """Path of the libamdhip64 that is mapped into this process, None if there is none."""
+    try:
+        maps = Path("/proc/self/maps").read_bytes()
+    except OSError:
+        return None
+    for line in maps.splitlines():
+        # address, permissions, offset, device, inode, path; the path may hold blanks
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[5].rpartition(b"/")[2].startswith(_LIBRARY.encode()):
+            path = fields[5].decode("utf-8", "surrogateescape")
+            if path.startswith("/") and not path.endswith(" (deleted)"):
+                return path
+    return None
+
+
+def device_count() -> int:
+    """Number of HIP devices; 0 if the runtime is there and finds none.
+
+    Raises:
+        ExecutionError: there is no HIP runtime, or it fails.
+    """
+    api = _load()
+    error, count = _call(api.hipGetDeviceCount)
+    if error == api.hipError_t.hipErrorNoDevice:
+        return 0
+    _check(error, "hipGetDeviceCount")
+    return int(count)
+
+
+def arch(index: int) -> str:
+    """The chip of device ``index`` without its feature suffixes, e.g. ``gfx942``.
+
+    Raises:
+        ExecutionError: there is no such device.
+    """
+    count = device_count()
+    if not 0 <= index < count:
+        raise ExecutionError(_missing_device(index, count))
+    error, properties = _call(_load().hipGetDeviceProperties, index)
+    _check(error, f"hipGetDeviceProperties({index})")
+    name = properties.gcnArchName
+    text = name.decode("ascii", "replace") if isinstance(name, bytes) else str(name)
+    chip = text.split(":", 1)[0].strip("\0 ")
+    if not chip:
+        raise ExecutionError(f"HIP device {index} reports no gcnArchName; update ROCm, or choose another device")
+    return chip
+
+
+def current_device() -> int:
+    """The device that HIP calls of this thread go to.
+
+    Raises:
+        ExecutionError: there is no HIP runtime or no device.
+    """
+    error, index = _call(_load().hipGetDevice)
+    _check(error, "hipGetDevice")
+    return int(index)
+
+
+def synchronize(index: int) -> None:
+    """Waits until all work that was given to device ``index`` is done."""
+    with keep_current_device():
+        api = _load()
+        _check(_call(api.hipSetDevice, index)[0], f"hipSetDevice({index})")
+        _check(_call(api.hipDeviceSynchronize)[0], "hipDeviceSynchronize")
+
+
+@contextmanager
+def keep_current_device() -> Iterator[None]:
+    """Restores the calling thread's current device: opening a device in IREE makes that one current."""
+    before = current_device()
+    try:
+        yield
+    finally:
+        error = _call(_load().hipSetDevice, before)[0]
+        if int(error) != 0:
+            _LOG.warning("hipSetDevice(%d) failed with %s", before, error)
+
+
+def driver_flags() -> tuple[str, ...]:
+    """The flags that make IREE's hip driver use the HIP runtime of this process; give them before the driver exists.
+
+    Raises:
+        ExecutionError: there is no HIP runtime, or no device.
+    """
+    if device_count() == 0:
+        raise ExecutionError(_missing_device(0, 0))
+    path = mapped_library()
+    return (f"--hip_dylib_path=file:{path}",) if path else ()
+
+
+def _missing_device(index: int, count: int) -> str:
+    if count == 0:
+        return (
+            f"device 'hip:{index}': the HIP runtime finds no GPU; check `rocminfo`, that this user may open /dev/kfd "
+            "(groups video, render), and HIP_VISIBLE_DEVICES; or choose device='cpu'"
+        )
+    return f"device 'hip:{index}' is not there: this machine has {count}, hip:0 to hip:{count - 1}"
+
+
+def _load() -> Any:
+    """hip-python's module of HIP functions, tied to the mapped library."""
+    global _api
+    if _api is not None:
+        return _api
+    with _lock:
+        if _api is None:
+            try:
+                package = importlib.import_module("hip")
+                _prefer_mapped_library(package)
+                _api = package.hip
+            except ImportError as error:
+                raise ExecutionError(f"hip-python cannot be imported ({error}); run: pip install hip-python") from error
+    return _api
+
+
+def _prefer_mapped_library(package: Any) -> None:
+    """hip-python resolves its library at the first call; from here on the mapped file is what it finds."""
+    paths: Any = importlib.import_module(f"{package._util.__name__}.paths")
+    original = paths.get_library_path
+
+    def get_library_path(shortname: str, *args: Any, **kwargs: Any) -> bytes:
+        mapped = mapped_library() if shortname == "amdhip64" else None
+        return mapped.encode("utf-8", "surrogateescape") if mapped else original(shortname, *args, **kwargs)
+
+    paths.get_library_path = get_library_path
+
+
+def _call(function: Any, *arguments: int) -> tuple[Any, ...]:
+    """Calls HIP; hip-python raises RuntimeError where the library or a symbol is missing."""
+    try:
+        return function(*arguments)
+    except (RuntimeError, TypeError) as error:
+        name = getattr(function, "__name__", "a HIP function")
+        raise ExecutionError(f"the HIP runtime cannot be used ({name}: {error}); {_FIX}") from error
+
+
+def _check(error: Any, what: str) -> None:
+    if int(error) != 0:
+        name = getattr(error, "name", error)
+        raise ExecutionError(f"{what} failed with {name}; `rocminfo` shows what the driver sees")

@@ -1,0 +1,75 @@
+"""``build`` and ``compile_graph``: from a graph to something that runs, or to a file that runs elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from graph_api import ExecutionError, Graph
+from iree_bridge.compiler import compile_code
+from iree_bridge.options import Options
+from iree_bridge.support import support
+from iree_bridge.target import Target
+
+if TYPE_CHECKING:
+    from iree_bridge.artifact import Artifact
+    from iree_bridge.device import Device
+    from iree_bridge.runtime import Executable
+
+__all__ = ["build", "compile_graph"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def build(
+    graph: Graph, device: str | Device | None = None, *, stream: int | None = None, options: Options | None = None
+) -> Executable:
+    """A graph, compiled or taken from the cache, loaded on a device.
+
+    Args:
+        graph: validated, or valid.
+        device: ``"cpu"``, ``"hip"``, ``"hip:1"``, ``"cuda:0"``...; default: ``FUSILLI_DEVICE``, which defaults to ``hip``.
+        stream: the caller's stream on a GPU, as an integer; None: calls return when their results are there.
+        options: default: ``Options.from_env()``.
+
+    Raises:
+        GraphError: the graph is not valid.
+        NotSupportedError: the device's target does not serve it.
+        CompileError: the compiler failed.
+        ExecutionError: the device is not there, or does not load the code.
+    """
+    from iree_bridge.device import Device  # noqa: PLC0415 - the runtime is loaded when something is to run
+    from iree_bridge.runtime import Executable  # noqa: PLC0415
+
+    options = options or Options.from_env()
+    place = Device.parse(options.device if device is None else device) if not isinstance(device, Device) else device
+    if stream is not None:
+        place = place.on_stream(stream)
+    target = place.target
+    support(graph, target).require()
+    code = compile_code(graph, target, options)
+    arguments, flops = graph.arguments(), graph.flops()
+    try:
+        return Executable(arguments, code.vmfb, place, flops=flops)
+    except ExecutionError as error:
+        if not code.from_cache:
+            raise
+        _LOG.warning("cached code of graph '%s' does not load and is compiled again: %s", graph.name, error)
+        code = compile_code(graph, target, options, refresh=True)
+        return Executable(arguments, code.vmfb, place, flops=flops)
+
+
+def compile_graph(graph: Graph, targets: Sequence[Target], *, options: Options | None = None) -> Artifact:
+    """A graph compiled for one or more targets; no device is needed.
+
+    Raises:
+        GraphError: the graph is not valid, or no target is given.
+        NotSupportedError: a target does not serve it.
+        CompileError: the compiler failed.
+    """
+    from iree_bridge.artifact import compile_artifact  # noqa: PLC0415 - not needed to run
+
+    for target in targets:
+        support(graph, target).require()
+    return compile_artifact(graph, targets, options)

@@ -1,0 +1,494 @@
+"""From a graph, or MLIR text, to code: cache, emission and compilation in workers, failures with a reproducer.
+
+Nothing here imports MLIR or the compiler; a cache hit starts no process.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, replace
+from functools import cache as memoize
+from os import getpid
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+from graph_api import CompileError, Graph, GraphError, NotSupportedError
+from iree_bridge import reproducer, versions
+from iree_bridge.cache import Cache, Code, key_of
+from iree_bridge.cpu import host_arch, host_features
+from iree_bridge.options import CompileMode, Options
+from iree_bridge.pool import Reply, WorkerError, pool
+from iree_bridge.reproducer import Reproducer
+from iree_bridge.target import Target
+from iree_bridge.variants import choose
+
+__all__ = [
+    "CompiledCode",
+    "EmittedIr",
+    "Recipe",
+    "cache_for",
+    "compile_code",
+    "compile_mlir",
+    "cpu_features",
+    "emit",
+    "inspect_ir",
+    "lower",
+    "recipe_for",
+    "replay",
+]
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_MESSAGE_LINES: Final = 20
+_LINE_WIDTH: Final = 300
+_COMPLAINT: Final = re.compile(r"\berror:|^ERROR\b|LLVM ERROR")
+_NODE: Final = re.compile(r'^loc\("([^"]*)"\): ')
+_NOT_TELLING: Final = re.compile(r"^\s*(#\d+ |Stack dump|PLEASE submit|\d+\.\s+Program arguments|\s*$)")
+
+
+@dataclass(frozen=True)
+class CompiledCode:
+    """Code for one target.
+
+    Attributes:
+        vmfb: the module that the runtime loads.
+        target: what it is for.
+        flags: compiler flags that it was made with, the global ones last.
+        key: its key in the second level of the cache.
+        from_cache: False if it was compiled by this call.
+        dispatches: kernel launches per run, None if the compiler did not say.
+        seconds: what its compile took, whenever that was.
+    """
+
+    vmfb: bytes
+    target: Target
+    flags: tuple[str, ...]
+    key: str
+    from_cache: bool
+    dispatches: int | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class EmittedIr:
+    """MLIR of a graph: without locations (what keys are made of), and with locations named after the nodes."""
+
+    ir: str
+    located_ir: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How IR is compiled: target, session flags, flags that are global to the compiler's process."""
+
+    target: Target
+    flags: tuple[str, ...]
+    global_flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One compile and what its failure report needs."""
+
+    name: str
+    recipe: Recipe
+    options: Options
+    graph_json: str | None = None
+
+
+def compile_code(
+    graph: Graph, target: Target, options: Options | None = None, *, refresh: bool = False
+) -> CompiledCode:
+    """The code of a validated graph for ``target``: from the cache, or compiled in a worker.
+
+    Threads and processes that ask for the same code at the same time share one compile.
+
+    Args:
+        graph: a graph; it is validated if it is not yet.
+        target: what to compile for.
+        options: default: ``Options.from_env()``.
+        refresh: compile even if the cache has the code, e.g. since the runtime refused it.
+
+    Raises:
+        GraphError: the graph is not valid.
+        NotSupportedError: the emitter declines the graph.
+        CompileError: the compiler failed, or must not be started.
+        UntrustedCacheError: others can write to the cache folder.
+    """
+    options = options or Options.from_env()
+    graph.validate()
+    recipe = recipe_for(graph, target, options)
+    store = cache_for(options)
+    graph_key = _graph_key(graph, recipe)
+    found = None if refresh else _look_up(store, graph_key, recipe)
+    if found is not None:
+        return found
+    if options.compile is CompileMode.NEVER:
+        _refuse(f"graph '{graph.name}'", target, "graph", graph_key, options)
+    job = _Job(graph.name, recipe, options, graph.to_json())
+
+    def make() -> CompiledCode:
+        with store.lock(graph_key, 2 * options.timeout):
+            code = None if refresh else _look_up(store, graph_key, recipe)
+            return code or _compile_ir(_emit(job), job, store, graph_key=graph_key, refresh=refresh)
+
+    return _flights.share((store.root, graph_key), make)
+
+
+def compile_mlir(
+    text: str,
+    target: Target,
+    options: Options | None = None,
+    *,
+    flags: Sequence[str] = (),
+    global_flags: Sequence[str] = (),
+    name: str = "module",
+    refresh: bool = False,
+) -> CompiledCode:
+    """The code of MLIR text for ``target``: from the cache, or compiled in a worker.
+
+    Args:
+        text: MLIR assembly; its locations are part of the key.
+        target: what to compile for.
+        options: default: ``Options.from_env()``.
+        flags: compiler flags after those of the target.
+        global_flags: flags that are global to the compiler's process.
+        name: how messages call the module.
+        refresh: compile even if the cache has the code.
+
+    Raises:
+        CompileError: the compiler failed, or must not be started.
+        UntrustedCacheError: others can write to the cache folder.
+    """
+    options = options or Options.from_env()
+    recipe = Recipe(target, (*target.flags(), *flags, *options.extra_flags), tuple(global_flags))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CompileError(f"module '{name}' is no text that can be written as UTF-8: {error}") from None
+    return _compile_ir(EmittedIr(text, text), _Job(name, recipe, options), cache_for(options), refresh=refresh)
+
+
+def emit(graph: Graph, target: Target, options: Options | None = None) -> EmittedIr:
+    """The IR of a graph, emitted in a worker.
+
+    Raises:
+        GraphError, NotSupportedError, CompileError: as ``compile_code``.
+    """
+    options = options or Options.from_env()
+    graph.validate()
+    return _emit(_Job(graph.name, recipe_for(graph, target, options), options, graph.to_json()))
+
+
+def inspect_ir(ir: EmittedIr, recipe: Recipe, options: Options, *, name: str = "module") -> Mapping[str, Any]:
+    """Compile and return the worker's facts: ``dispatches``, and ``facts``, one entry per kernel of an AMD target.
+
+    Raises:
+        CompileError: the compiler failed.
+    """
+    return _request_compile(ir, _Job(name, recipe, options), inspect=True).header
+
+
+def lower(text: str, target: Target, phase: str, options: Options | None = None) -> str:
+    """The IR after a phase of the compiler, e.g. ``flow`` or ``executable-sources``.
+
+    Raises:
+        CompileError: the compiler failed.
+    """
+    options = options or Options.from_env()
+    recipe = Recipe(target, (*target.flags(), *options.extra_flags))
+    reply = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
+    return reply.payload.decode("utf-8", "replace")
+
+
+def cpu_features(target: Target, options: Options | None = None) -> tuple[str, ...]:
+    """The extensions that code for a CPU target may use, sorted; empty for other targets.
+
+    In LLVM's spelling on x86-64. Elsewhere code is compiled for this machine only, and its kernel's list is returned.
+
+    Raises:
+        CompileError: the compiler failed.
+    """
+    if target.backend != "llvm-cpu":
+        return ()
+    if host_arch() != "x86_64":
+        return host_features()
+    options = options or Options.from_env()
+    flags = tuple(flag for flag in target.flags() if "target" in flag)
+    job = _Job("cpu features", Recipe(target, flags), options)
+    reply = _ask(job, {"op": "features", "flags": list(flags)}, b"")
+    if not reply.header["ok"]:
+        _fail(job, reply.header["message"], reply, None)
+    return tuple(name for name in str(reply.header["cpu_features"]).split(",") if name)
+
+
+def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
+    """Compile a saved failure again, with its flags and without the cache; no new reproducer is written.
+
+    Raises:
+        CompileError: it fails again.
+    """
+    options = replace(options or Options.from_env(), failures=0)
+    recipe = Recipe(failed.target, failed.flags, failed.global_flags)
+    job = _Job(failed.name, recipe, options, failed.graph_json)
+    ir = _emit(job) if failed.ir is None else EmittedIr(failed.ir, failed.ir)
+    return _code(_request_compile(ir, job), recipe, _code_key(ir, recipe))
+
+
+def recipe_for(graph: Graph, target: Target, options: Options) -> Recipe:
+    """The flags that ``graph`` is compiled with on ``target``."""
+    variant = choose(graph, target)
+    return Recipe(target, (*target.flags(), *variant.flags, *options.extra_flags), variant.global_flags)
+
+
+def cache_for(options: Options) -> Cache:
+    """The cache that ``options`` name; one object per process and setting."""
+    return _cache(options.cache_dir, options.cache_readonly, options.cache_size)
+
+
+@memoize
+def _cache(root: Path, readonly: tuple[Path, ...], limit: int) -> Cache:
+    return Cache(root, readonly=readonly, limit=limit)
+
+
+def _graph_key(graph: Graph, recipe: Recipe) -> str:
+    parts = {
+        "graph": graph.canonical_json(),
+        "emitter": versions.emitter_version(),
+        "variant": choose(graph, recipe.target).name,
+    }
+    return key_of("graph", parts | _common_parts(recipe))
+
+
+def _code_key(ir: EmittedIr, recipe: Recipe) -> str:
+    return key_of("code", {"ir": ir.ir} | _common_parts(recipe))
+
+
+def _common_parts(recipe: Recipe) -> dict[str, str]:
+    return {
+        "flags": "\0".join(recipe.flags),
+        "global flags": "\0".join(recipe.global_flags),
+        "target": f"{recipe.target} {recipe.target.features}",
+        "iree": versions.iree_version(),
+    }
+
+
+def _look_up(store: Cache, graph_key: str, recipe: Recipe) -> CompiledCode | None:
+    code_key = store.code_key(graph_key)
+    return None if code_key is None else _load(store, code_key, recipe)
+
+
+def _load(store: Cache, code_key: str, recipe: Recipe) -> CompiledCode | None:
+    code = store.code(code_key)
+    if code is None:
+        return None
+    flags = (*recipe.flags, *recipe.global_flags)
+    dispatches, seconds = code.facts.get("dispatches"), code.facts.get("seconds")
+    return CompiledCode(
+        vmfb=code.vmfb,
+        target=recipe.target,
+        flags=flags,
+        key=code_key,
+        from_cache=True,
+        dispatches=dispatches if isinstance(dispatches, int) else None,
+        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+    )
+
+
+def _refuse(what: str, target: Target, level: str, key: str, options: Options) -> NoReturn:
+    raise CompileError(
+        f"{what} is not in the cache for target {target} and FUSILLI_COMPILE=never forbids to compile it; "
+        f"looked for {level} key {key} in {', '.join(map(str, (options.cache_dir, *options.cache_readonly)))}"
+    )
+
+
+def _emit(job: _Job) -> EmittedIr:
+    assert job.graph_json is not None
+    target = asdict(job.recipe.target)
+    reply = _ask(job, {"op": "emit", "target": target}, job.graph_json.encode(errors="backslashreplace"))
+    if not reply.header["ok"]:
+        _raise_own(reply)
+        _fail(job, f"emitting its IR failed: {reply.header['message']}", reply, None)
+    size = reply.header["ir_size"]
+    return EmittedIr(reply.payload[:size].decode(), reply.payload[size:].decode())
+
+
+def _raise_own(reply: Reply) -> None:
+    """Raise again, here, what the emitter raised to decline a graph."""
+    header = reply.header
+    if header["kind"] == "NotSupportedError":
+        raise NotSupportedError(header["node"], header["rule"], header["reason"])
+    if header["kind"] == "GraphError":
+        raise GraphError(header["message"])
+
+
+def _compile_ir(
+    ir: EmittedIr, job: _Job, store: Cache, *, graph_key: str | None = None, refresh: bool = False
+) -> CompiledCode:
+    recipe, options = job.recipe, job.options
+    key = _code_key(ir, recipe)
+
+    def look() -> CompiledCode | None:
+        found = None if refresh else _load(store, key, recipe)
+        if found is not None and graph_key is not None:
+            store.link(graph_key, key)
+        return found
+
+    def make() -> CompiledCode:
+        with store.lock(key, 2 * options.timeout):
+            found = look()
+            if found is not None:
+                return found
+            code = _code(_request_compile(ir, job), recipe, key)
+            facts = {"dispatches": code.dispatches, "seconds": code.seconds, "target": str(code.target)}
+            store.store(key, Code(code.vmfb, facts | {"flags": code.flags, "name": job.name}), graph_key=graph_key)
+            return code
+
+    found = look()
+    if found is None and options.compile is CompileMode.NEVER:
+        _refuse(f"module '{job.name}'", recipe.target, "code", key, options)
+    return found or _flights.share((store.root, key), make)
+
+
+def _code(reply: Reply, recipe: Recipe, key: str) -> CompiledCode:
+    header = reply.header
+    flags = (*recipe.flags, *recipe.global_flags)
+    return CompiledCode(reply.payload, recipe.target, flags, key, False, header["dispatches"], header["seconds"])
+
+
+def _request_compile(ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: str | None = None) -> Reply:
+    """Have ``ir`` compiled; raises CompileError, with the messages of the located IR, if that fails."""
+    _LOG.info("compiling '%s' for %s", job.name, job.recipe.target)
+    header = {"op": "compile", "inspect": inspect, "phase": phase}
+    reply = _ask_compile(job, header, ir.ir, ir)
+    if not reply.header["ok"] and reply.header["kind"] == "RejectedError" and ir.located_ir != ir.ir:
+        # Locations end up in the code, so they are used only where their node names are wanted.
+        located = _ask_compile(job, header, ir.located_ir, ir)
+        reply = reply if located.header["ok"] else located
+    if not reply.header["ok"]:
+        _fail(job, reply.header["message"], reply, ir)
+    complaints = [line for line in reply.stderr.splitlines() if _COMPLAINT.search(line)]
+    if complaints:
+        # A faulty pass pipeline, for one, is printed and then left out: the code would not be what was asked for.
+        _fail(job, "the compiler reported an error and went on", reply, ir)
+    _LOG.info("compiled '%s' in %.2f s, %s dispatches", job.name, reply.header["seconds"], reply.header["dispatches"])
+    return reply
+
+
+def _ask_compile(job: _Job, header: dict[str, Any], text: str, ir: EmittedIr) -> Reply:
+    flags, global_flags = list(job.recipe.flags), list(job.recipe.global_flags)
+    while True:
+        for flag in [flag for flag in flags if flag.partition("=")[0] in _global_names]:
+            flags.remove(flag)
+            global_flags.append(flag)
+        reply = _ask(job, header | {"flags": flags}, text.encode(), ir=ir, global_flags=global_flags)
+        if reply.header["ok"] or reply.header["kind"] != "UnknownFlagError":
+            return reply
+        # Some flags are no session's but the process's; which ones can only be found out.
+        _global_names.add(str(reply.header["flag"]).partition("=")[0])
+
+
+_global_names: set[str] = set()
+
+
+def _ask(
+    job: _Job, header: dict[str, Any], payload: bytes, *, ir: EmittedIr | None = None, global_flags: Sequence[str] = ()
+) -> Reply:
+    if job.options.compile is CompileMode.NEVER:
+        raise CompileError(f"'{job.name}' needs a compile worker and FUSILLI_COMPILE=never forbids to start one")
+    try:
+        workers = pool(job.options)
+        return workers.request(header, payload, timeout=job.options.timeout, global_flags=global_flags)
+    except WorkerError as failure:
+        _report(job, str(failure), [], failure.stderr, ir)
+
+
+def _fail(job: _Job, problem: str, reply: Reply, ir: EmittedIr | None) -> NoReturn:
+    diagnostics = [(str(severity), str(text)) for severity, text in reply.header["diagnostics"]]
+    _report(job, problem, diagnostics, reply.stderr, ir)
+
+
+def _report(
+    job: _Job, problem: str, diagnostics: Sequence[tuple[str, str]], stderr: str, ir: EmittedIr | None
+) -> NoReturn:
+    """Save a reproducer and raise the CompileError that names it."""
+    recipe = job.recipe
+    text = "".join(f"{severity}: {message}\n" for severity, message in diagnostics)
+    folder = reproducer.save(
+        job.options.cache_dir / "failures",
+        Reproducer(
+            name=job.name,
+            target=recipe.target,
+            flags=recipe.flags,
+            global_flags=recipe.global_flags,
+            graph_json=job.graph_json,
+            ir=None if ir is None else ir.located_ir,
+            diagnostics=f"{problem}\n{text}{stderr}",
+            versions={"iree-base-compiler": versions.compiler_version(), "emitter": versions.emitter_version()},
+        ),
+        keep=job.options.failures,
+    )
+    what = "graph" if job.graph_json is not None else "module"
+    lines = [f"{what} '{job.name}' could not be compiled for {recipe.target}: {problem}"]
+    lines += _telling(diagnostics, stderr)[: _MESSAGE_LINES - 2]
+    if folder is not None:
+        lines.append(f"reproducer: {folder}")
+    raise CompileError("\n".join(lines), folder)
+
+
+def _telling(diagnostics: Sequence[tuple[str, str]], stderr: str) -> list[str]:
+    """The lines that say what is wrong: first line of each error, named after its node; what was printed otherwise."""
+    errors = [text.splitlines()[0] for severity, text in diagnostics if severity == "error" and text.strip()]
+    lines = [_NODE.sub(r"node '\1': ", line) for line in errors]
+    if not lines:
+        printed = [line.strip() for line in stderr.splitlines() if not _NOT_TELLING.match(line)]
+        lines = [line for line in printed if _COMPLAINT.search(line)] or printed[-4:]
+    return [f"  {line[:_LINE_WIDTH]}" for line in dict.fromkeys(lines)]
+
+
+class _Flights:
+    """Work that threads share: the first that asks for a key does it, the others get its result or its error."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._pid = getpid()
+        self._lock = threading.Lock()
+        self._running: dict[object, Future[Any]] = {}
+
+    def share(self, key: object, work: Callable[[], _T]) -> _T:
+        """The result of ``work``, done once at a time per ``key``."""
+        if self._pid != getpid():
+            self._clear()  # the threads that did the work do not exist in a forked child
+        while True:
+            with self._lock:
+                future = self._running.get(key)
+                if future is None:
+                    future = self._running[key] = Future()
+                    break
+            error = future.exception()
+            if error is None:
+                return future.result()
+            if isinstance(error, Exception):
+                raise error
+            # That thread was interrupted: its interrupt is not ours.
+        try:
+            result = work()
+        except BaseException as error:
+            future.set_exception(error)
+            raise
+        else:
+            future.set_result(result)
+            return result
+        finally:
+            with self._lock:
+                self._running.pop(key, None)
+
+
+_flights = _Flights()

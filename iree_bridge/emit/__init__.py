@@ -1,0 +1,5 @@
+"""Emission rules, one file per operation family; importing this package fills ``emitter.RULES``."""
+
+from iree_bridge.emit import conv, pointwise
+
+__all__ = ["conv", "pointwise"]

@@ -1,0 +1,397 @@
+"""From a validated Graph to torch-dialect IR. Runs in a worker process only.
+
+The module has one function. Arguments are buffers in physical layout, results first::
+
+    module @module {
+      func.func @main(%out0: !torch.tensor<[8,56,56,64],f16>, %in0: !torch.vtensor<[8,56,56,64],f16>, ...) {
+        %0 = torch.aten.permute %in0, ...           // physical -> logical
+        %1 = torch.aten.convolution ...             // loc("conv_fprop_0")
+        ...
+        torch.overwrite.tensor.contents %9 overwrites %out0
+        return
+      }
+    }
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graph_api import CompileError, DataType, Graph, Node, TensorAttr
+from iree_bridge import padded
+from iree_bridge._mlir import PassManager, ir
+from iree_bridge.target import Target
+from iree_bridge.types import ELEMENT, TORCH_CODE, builtin_element, value_tensor
+from iree_bridge.variants import Variant, choose
+
+__all__ = ["EMITTER_VERSION", "RULES", "EmittedModule", "Emitter", "Value", "emit_module", "rule"]
+
+EMITTER_VERSION = 1
+"""Part of the first-level cache key: raise it when the same graph is emitted differently."""
+
+
+@dataclass(frozen=True)
+class EmittedModule:
+    """Verified IR of a graph.
+
+    Attributes:
+        ir: text without locations; equal graphs give equal text. The second-level cache key is made of it.
+        located_ir: the same with locations named after the nodes, for the compiler's diagnostics.
+    """
+
+    ir: str
+    located_ir: str
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor value in the function: SSA value, logical dims, element type."""
+
+    ssa: Any
+    dims: tuple[int, ...]
+    dtype: DataType
+
+
+RULES: dict[str, Callable[[Emitter, Any], None]] = {}
+"""Emission rule of each operation by name."""
+
+
+def rule(op: str) -> Callable[[Callable[[Emitter, Any], None]], Callable[[Emitter, Any], None]]:
+    """Decorator: registers the emission rule of operation ``op``."""
+
+    def register(function: Callable[[Emitter, Any], None]) -> Callable[[Emitter, Any], None]:
+        if op in RULES:
+            raise ValueError(f"operation {op!r} has the rules {RULES[op].__module__} and {function.__module__}")
+        RULES[op] = function
+        return function
+
+    return register
+
+
+def emit_module(graph: Graph, target: Target) -> EmittedModule:
+    """The verified module of a validated graph, for ``target``.
+
+    Raises:
+        CompileError: MLIR refuses what was emitted; this is a fault of an emission rule.
+    """
+    import iree_bridge.emit  # noqa: F401, PLC0415 - fills RULES; imported late since the rules import this module
+
+    with ir.Context(), ir.Location.name(graph.name or "graph"):
+        module = _verified(graph, target)
+        aliased = _aliased_results(module)
+        if aliased:
+            module = _verified(graph, target, aliased)
+        return EmittedModule(
+            module.operation.get_asm(enable_debug_info=False),
+            module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False),
+        )
+
+
+def _verified(graph: Graph, target: Target, guarded: frozenset[int] = frozenset()) -> Any:
+    module = ir.Module.create()
+    Emitter(graph, target, choose(graph, target), module, guarded).emit()
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise CompileError(f"graph '{graph.name}': the emitted IR does not verify: {error}") from error
+    return module
+
+
+def _aliased_results(module: Any) -> frozenset[int]:
+    """Positions of the results that folding turns into an input as it stands, x * 1 say.
+
+    The compiler dies on a buffer that is overwritten with an argument, so these need a barrier.
+    """
+    folded = ir.Module.parse(str(module))
+    PassManager.parse("builtin.module(canonicalize)").run(folded.operation)
+    block = folded.body.operations[0].regions[0].blocks[0]
+    stores = [op for op in block.operations if op.operation.name == "torch.overwrite.tensor.contents"]
+    return frozenset(i for i, op in enumerate(stores) if isinstance(op.operands[0].owner, ir.Block))
+
+
+class Emitter:
+    """Builds the function of one graph; rules use its methods to read inputs, create operations and set outputs."""
+
+    def __init__(
+        self, graph: Graph, target: Target, variant: Variant, module: Any, guarded: frozenset[int] = frozenset()
+    ) -> None:
+        """``guarded``: positions of the results that are stored behind a barrier."""
+        self.graph = graph
+        self.target = target
+        self.variant = variant
+        self._module = module
+        self._guarded = guarded
+        self._types: dict[str, Any] = {}
+        self._values: dict[TensorAttr, Value] = {}
+        self._constants: dict[object, Any] = {}
+        self._entry: Any = None
+
+    # ---- the function --------------------------------------------------------------------------------------------
+
+    def emit(self) -> None:
+        """Emits the whole function."""
+        outputs, inputs = self.graph.arguments()
+        types = [self.type(value_tensor(t.physical.shape, t.data_type, mutable=True)) for t in outputs]
+        types += [self.type(value_tensor(t.physical.shape, t.data_type)) for t in inputs]
+        with ir.InsertionPoint(self._module.body):
+            function = ir.Operation.create(
+                "func.func",
+                attributes={
+                    "sym_name": ir.StringAttr.get("main"),
+                    "function_type": ir.TypeAttr.get(ir.FunctionType.get(types, [])),
+                    "torch.assume_strict_symbolic_shapes": ir.UnitAttr.get(),
+                },
+                regions=1,
+            )
+        block = function.regions[0].blocks.append(*types)
+        buffers = list(block.arguments)
+        self._entry = block
+        with ir.InsertionPoint(block):
+            for tensor, argument in zip(inputs, buffers[len(outputs) :], strict=True):
+                with self.location(tensor.name):
+                    self._values[tensor] = self._from_physical(tensor, argument)
+            for node in self.graph.nodes:
+                with self.location(node.name):
+                    RULES[node.op](self, node)
+            for index, tensor in enumerate(outputs):
+                with self.location(tensor.name):
+                    self._store(tensor, buffers[index], guarded=index in self._guarded)
+            ir.Operation.create("func.return")
+
+    @contextlib.contextmanager
+    def location(self, name: str) -> Iterator[None]:
+        """Operations made inside carry ``name`` in their location."""
+        with ir.Location.name(name):
+            yield
+
+    @property
+    def module_body(self) -> Any:
+        """The block of the module, for rules that bring functions of their own."""
+        return self._module.body
+
+    # ---- tensors of the graph ------------------------------------------------------------------------------------
+
+    def read(self, tensor: TensorAttr, dtype: DataType | None = None) -> Value:
+        """The logical value of a tensor, converted to ``dtype`` (default: as it is carried)."""
+        if tensor.value is not None and tensor not in self._values:
+            return self.splat(tensor.value, tensor.dims, dtype or tensor.data_type, through=tensor.data_type)
+        value = self._values[tensor]
+        return value if dtype is None else self.cast(value, dtype)
+
+    def write(self, node: Node, port: str, value: Value) -> None:
+        """Makes ``value`` the output of ``node`` at ``port``.
+
+        Floating-point tensors are carried in the wider of their data type and the compute type, others in their type.
+        """
+        tensor = node.outputs[port]
+        if value.dims != tensor.dims:
+            raise AssertionError(f"{node!r}: emitted {value.dims} for '{tensor.name}' {tensor.dims}")
+        carried = tensor.data_type
+        if carried.is_float and value.dtype.is_float and value.dtype.eps < carried.eps:
+            carried = value.dtype
+        self._values[tensor] = self.cast(value, carried)
+
+    def _from_physical(self, tensor: TensorAttr, argument: Any) -> Value:
+        layout = tensor.physical
+        value = Value(argument, layout.shape, tensor.data_type)
+        if not layout.dense:
+            value = padded.gather(self, tensor, value)
+        order = layout.order
+        value = self.permute(value, [order.index(axis) for axis in range(len(order))])
+        return value if value.dims == tensor.dims else self.expand(value, tensor.dims)
+
+    def _store(self, tensor: TensorAttr, argument: Any, *, guarded: bool) -> None:
+        layout = tensor.physical
+        value = self.permute(self.cast(self._values[tensor], tensor.data_type), layout.order)
+        if not layout.dense:
+            value = padded.scatter(self, tensor, value, argument)
+        if guarded:
+            value = self.barrier(value)
+        ir.Operation.create("torch.overwrite.tensor.contents", operands=[value.ssa, argument])
+
+    # ---- values --------------------------------------------------------------------------------------------------
+
+    def op(self, name: str, dims: Sequence[int], dtype: DataType, *operands: Any) -> Value:
+        """A torch operation with one tensor result; operands are values, SSA values, or Python numbers and lists."""
+        dims = tuple(dims)
+        result = self.type(value_tensor(dims, dtype))
+        made = ir.Operation.create(f"torch.{name}", results=[result], operands=[self.operand(o) for o in operands])
+        return Value(made.result, dims, dtype)
+
+    def operand(self, value: Any) -> Any:
+        """The SSA value of an operand: bool, int, float, None and lists of ints become constants."""
+        if isinstance(value, Value):
+            return value.ssa
+        if isinstance(value, bool | int | float | type(None)):
+            return self.constant(value)
+        if isinstance(value, list | tuple):
+            return self.list([self.operand(item) for item in value], value)
+        return value
+
+    def constant(self, value: bool | int | float | None) -> Any:
+        """A torch scalar constant; made once, at the start of the function."""
+        key = (type(value), value if not isinstance(value, float) else struct.pack("d", value))
+        if key not in self._constants:
+            self._constants[key] = self._at_start(lambda: self._scalar(value))
+        return self._constants[key]
+
+    def string(self, text: str) -> Any:
+        """A torch string constant."""
+        key = ("str", text)
+        if key not in self._constants:
+            attributes = {"value": ir.StringAttr.get(text)}
+            result = self.type("!torch.str")
+            self._constants[key] = self._at_start(
+                lambda: ir.Operation.create("torch.constant.str", results=[result], attributes=attributes).result
+            )
+        return self._constants[key]
+
+    def list(self, items: Sequence[Any], key: Sequence[Any] = ()) -> Any:
+        """A list of scalars (ints by default) or of tensors."""
+        kind = "vtensor" if items and "tensor" in str(items[0].type) else "int"
+        if kind == "vtensor":
+            result = self.type("!torch.list<vtensor>")
+            return ir.Operation.create("torch.prim.ListConstruct", results=[result], operands=list(items)).result
+        name = (list, tuple(key))
+        if name not in self._constants:
+            result = self.type("!torch.list<int>")
+            self._constants[name] = self._at_start(
+                lambda: ir.Operation.create("torch.prim.ListConstruct", results=[result], operands=list(items)).result
+            )
+        return self._constants[name]
+
+    def type(self, text: str) -> Any:
+        """An MLIR type, parsed once."""
+        if text not in self._types:
+            self._types[text] = ir.Type.parse(text)
+        return self._types[text]
+
+    def splat(self, value: float, dims: Sequence[int], dtype: DataType, *, through: DataType | None = None) -> Value:
+        """A constant tensor of equal elements; ``through``: rounded to that type first."""
+        number = np.asarray(value)
+        if through is not None:
+            number = number.astype(through.numpy)
+        text = _literal(number.astype(dtype.numpy), dtype)
+        element = ELEMENT[dtype]
+        shape = "x".join([*map(str, dims), element])
+        made = ir.Operation.create(
+            "torch.vtensor.literal",
+            results=[self.type(value_tensor(dims, dtype))],
+            attributes={"value": ir.Attribute.parse(f"dense<{text}> : tensor<{shape}>")},
+        )
+        return Value(made.result, tuple(dims), dtype)
+
+    def cast(self, value: Value, dtype: DataType) -> Value:
+        """``value`` in another element type; floats to integers truncate towards zero, to booleans compare with 0."""
+        if value.dtype is dtype:
+            return value
+        if dtype is DataType.BOOLEAN:
+            return self.op("aten.ne.Scalar", value.dims, dtype, value, 0.0 if value.dtype.is_float else 0)
+        if dtype is DataType.BFLOAT16 and not value.dtype.is_float:
+            return self.cast(self.cast(value, DataType.FLOAT), dtype)
+        if value.dtype is DataType.BFLOAT16 and not dtype.is_float:
+            value = self.cast(value, DataType.FLOAT)
+        if dtype.is_float and not value.dtype.is_float and self._rounds_to_bf16:
+            return self._number_for_bf16(value, dtype)
+        return self.op("prims.convert_element_type", value.dims, dtype, value, TORCH_CODE[dtype])
+
+    def _number_for_bf16(self, value: Value, dtype: DataType) -> Value:
+        """An integer or boolean as a float that may be rounded to bf16 later.
+
+        The compiler folds the rounding into the conversion, and a CPU without bf16 instructions then lacks a library
+        function (``__truncsfbf2``) at link time. The sum with 0 stands between them.
+        """
+        if value.dtype is DataType.BOOLEAN:
+            one, zero = (self.splat(number, (1,) * len(value.dims), dtype) for number in (1, 0))
+            return self.op("aten.where.self", value.dims, dtype, value, one, zero)
+        number = self.op("prims.convert_element_type", value.dims, dtype, value, TORCH_CODE[dtype])
+        return self.op("aten.add.Scalar", value.dims, dtype, number, 0.0, 1)
+
+    @property
+    def _rounds_to_bf16(self) -> bool:
+        return self.target.backend == "llvm-cpu" and any(t.data_type is DataType.BFLOAT16 for t in self.graph.tensors)
+
+    def permute(self, value: Value, axes: Sequence[int]) -> Value:
+        """``value`` with its dims reordered: dim i of the result is dim ``axes[i]``."""
+        axes = list(axes)
+        if axes == sorted(axes):
+            return value
+        return self.op("aten.permute", [value.dims[axis] for axis in axes], value.dtype, value, axes)
+
+    def expand(self, value: Value, dims: Sequence[int]) -> Value:
+        """``value`` broadcast to ``dims``."""
+        if value.dims == tuple(dims):
+            return value
+        return self.op("aten.broadcast_to", dims, value.dtype, value, list(dims))
+
+    def reshape(self, value: Value, dims: Sequence[int]) -> Value:
+        """``value`` in row-major order with other dims."""
+        if value.dims == tuple(dims):
+            return value
+        return self.op("aten.view", dims, value.dtype, value, list(dims))
+
+    def pad(self, value: Value, amounts: Sequence[tuple[int, int]], fill: float = 0.0) -> Value:
+        """``value`` with ``(before, after)`` constants for each of its trailing dims."""
+        if not any(before or after for before, after in amounts):
+            return value
+        lead = len(value.dims) - len(amounts)
+        dims = [*value.dims[:lead], *(d + b + a for d, (b, a) in zip(value.dims[lead:], amounts, strict=True))]
+        flat = [amount for pair in reversed(amounts) for amount in pair]
+        number = fill if value.dtype.is_float else int(fill)
+        return self.op("aten.constant_pad_nd", dims, value.dtype, value, flat, number)
+
+    def slice(self, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+        """``value[start:stop:step]`` along one dim."""
+        if (start, stop, step) == (0, value.dims[axis], 1):
+            return value
+        dims = list(value.dims)
+        dims[axis] = len(range(start, stop, step))
+        return self.op("aten.slice.Tensor", dims, value.dtype, value, axis, start, stop, step)
+
+    def barrier(self, value: Value) -> Value:
+        """``value`` as something that the optimiser does not look through."""
+        builtin = self.type(f"tensor<{'x'.join([*map(str, value.dims), builtin_element(value.dtype)])}>")
+        plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[builtin], operands=[value.ssa]).result
+        kept = ir.Operation.create("util.optimization_barrier", results=[builtin], operands=[plain]).result
+        torch = self.type(value_tensor(value.dims, value.dtype))
+        made = ir.Operation.create("torch_c.from_builtin_tensor", results=[torch], operands=[kept])
+        return Value(made.result, value.dims, value.dtype)
+
+    def _scalar(self, value: bool | int | float | None) -> Any:
+        if value is None:
+            return ir.Operation.create("torch.constant.none", results=[self.type("!torch.none")]).result
+        if isinstance(value, bool):
+            attribute, kind = ir.BoolAttr.get(value), "bool"
+        elif isinstance(value, int):
+            attribute, kind = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value), "int"
+        else:
+            attribute, kind = ir.FloatAttr.get(ir.F64Type.get(), value), "float"
+        result = self.type(f"!torch.{kind}")
+        return ir.Operation.create(f"torch.constant.{kind}", results=[result], attributes={"value": attribute}).result
+
+    def _at_start(self, make: Callable[[], Any]) -> Any:
+        """Creates a constant among those at the start of the entry block, so that all nodes share it."""
+        with ir.InsertionPoint.at_block_begin(self._entry):
+            made = make()
+        anchor = self._constants.get("anchor")
+        if anchor is None:
+            self._constants["anchor"] = made
+        else:
+            made.owner.move_after(anchor.owner)
+            self._constants["anchor"] = made
+        return made
+
+
+def _literal(number: Any, dtype: DataType) -> str:
+    """The text of a dense element: floats as bits, so that nothing is rounded twice."""
+    if dtype is DataType.BOOLEAN:
+        return "true" if bool(number) else "false"
+    if dtype.is_float:
+        return f"0x{int.from_bytes(number.tobytes()[::-1], 'big'):0{2 * dtype.itemsize}X}"
+    return str(int(number))

@@ -1,0 +1,73 @@
+"""What the compiler made of a graph.
+
+The number of dispatches, and for AMD targets registers, spills, memory and matrix instructions of each kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graph_api import Graph
+from iree_bridge import compiler
+from iree_bridge.assembly import Dispatch
+from iree_bridge.compiler import EmittedIr, Recipe
+from iree_bridge.options import Options
+from iree_bridge.target import Target
+
+__all__ = ["Inspection", "inspect_graph", "inspect_mlir"]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Facts about compiled code.
+
+    Attributes:
+        target: what it was compiled for.
+        dispatches: kernel launches per run, None if the compiler did not say.
+        kernels: one entry per kernel; empty for targets other than AMD's.
+    """
+
+    target: Target
+    dispatches: int | None
+    kernels: tuple[Dispatch, ...]
+
+    @property
+    def matrix(self) -> dict[str, int]:
+        """Matrix instructions in the code of all kernels, by mnemonic."""
+        total: dict[str, int] = {}
+        for kernel in self.kernels:
+            for mnemonic, count in kernel.matrix.items():
+                total[mnemonic] = total.get(mnemonic, 0) + count
+        return total
+
+    @property
+    def spills(self) -> int:
+        """Vector registers that did not fit, over all kernels."""
+        return sum(kernel.vgpr_spills for kernel in self.kernels)
+
+
+def inspect_graph(graph: Graph, target: Target, options: Options | None = None) -> Inspection:
+    """Compile a graph (the cache has no intermediate files) and read what came out.
+
+    Raises:
+        GraphError, NotSupportedError, CompileError: as ``iree_bridge.compiler.compile_code``.
+    """
+    options = options or Options.from_env()
+    ir = compiler.emit(graph, target, options)
+    return _inspect(ir, compiler.recipe_for(graph, target, options), options, graph.name)
+
+
+def inspect_mlir(text: str, target: Target, options: Options | None = None) -> Inspection:
+    """Compile MLIR text and read what came out.
+
+    Raises:
+        CompileError: the compiler failed.
+    """
+    options = options or Options.from_env()
+    recipe = Recipe(target, (*target.flags(), *options.extra_flags))
+    return _inspect(EmittedIr(text, text), recipe, options, "module")
+
+
+def _inspect(ir: EmittedIr, recipe: Recipe, options: Options, name: str) -> Inspection:
+    header = compiler.inspect_ir(ir, recipe, options, name=name)
+    return Inspection(recipe.target, header["dispatches"], tuple(Dispatch(**fact) for fact in header["facts"]))

@@ -1,0 +1,187 @@
+"""Everything that a user may set, in one frozen object.
+
+``Options.from_env`` is the only reader of the ``FUSILLI_*`` variables.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from graph_api.errors import FusilliError
+
+__all__ = ["CompileMode", "OptionError", "Options"]
+
+_AUXV_PAIR: Final = struct.calcsize("@NN")
+_AT_SECURE: Final = 23  # <elf.h>: set by the kernel when a program gained privileges by being started
+
+
+class OptionError(FusilliError):
+    """An option, or the environment variable that sets it, has a value that means nothing."""
+
+
+class CompileMode(Enum):
+    """When the compiler may be started."""
+
+    AUTO = "auto"
+    NEVER = "never"
+
+
+def _default_cache_dir() -> Path:
+    if _privileged():
+        import pwd
+
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".cache" / "fusilli-plugin"
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("fusilli-plugin", appauthor=False))
+
+
+def _default_workers() -> int:
+    return min(len(os.sched_getaffinity(0)), 4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to compile and where to keep the results.
+
+    Attributes:
+        cache_dir: where compiled code is kept (``FUSILLI_CACHE_DIR``).
+        cache_readonly: further caches that are read and never written (``FUSILLI_CACHE_READONLY``, ``:``-separated).
+        cache_size: bytes that ``cache_dir`` may grow to (``FUSILLI_CACHE_SIZE``; ``K``, ``M``, ``G`` are understood).
+        compile: whether a cache miss may start the compiler (``FUSILLI_COMPILE`` = ``auto`` or ``never``).
+        extra_flags: compiler flags appended to those of the target (``FUSILLI_EXTRA_COMPILER_FLAGS``, shell quoting).
+        timeout: seconds one compile may take (``FUSILLI_COMPILE_TIMEOUT``).
+        memory: bytes of data one worker may allocate (``FUSILLI_COMPILE_MEMORY``).
+        workers: worker processes that may exist at the same time (``FUSILLI_COMPILE_WORKERS``).
+        idle: seconds after which an unused worker ends (``FUSILLI_COMPILE_IDLE``).
+        failures: reproducer folders that are kept (``FUSILLI_KEEP_FAILURES``).
+        python: interpreter that has the compiler installed (``FUSILLI_PYTHON``); None: found beside the packages.
+        device: default device of the command line, the plugin and the ORT provider (``FUSILLI_DEVICE``).
+        log_level: level of the command line's log, e.g. ``DEBUG`` (``FUSILLI_LOG_LEVEL``).
+    """
+
+    cache_dir: Path = field(default_factory=_default_cache_dir)
+    cache_readonly: tuple[Path, ...] = ()
+    cache_size: int = 4 << 30
+    compile: CompileMode = CompileMode.AUTO
+    extra_flags: tuple[str, ...] = ()
+    timeout: float = 600.0
+    memory: int = 8 << 30
+    workers: int = field(default_factory=_default_workers)
+    idle: float = 120.0
+    failures: int = 32
+    python: Path | None = None
+    device: str = "hip"
+    log_level: str = "WARNING"
+
+    def __post_init__(self) -> None:
+        for name in ("cache_size", "timeout", "memory", "workers", "idle"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"option {name}={getattr(self, name)!r} must be positive")
+        if self.failures < 0:
+            raise OptionError(f"option failures={self.failures} must not be negative")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Options:
+        """The options that the environment asks for; defaults where it says nothing.
+
+        Variables are ignored in a process that runs with more rights than whoever started it (setuid, setgid, file
+        capabilities): they would let the caller name code to load.
+
+        Raises:
+            OptionError: a variable has a value that means nothing.
+        """
+        if environ is None:
+            environ = {} if _privileged() else os.environ
+        values: dict[str, Any] = {}
+        for variable, (name, parse) in _VARIABLES.items():
+            text = environ.get(variable, "").strip()
+            if not text:
+                continue
+            try:
+                values[name] = parse(text)
+            except ValueError as error:
+                raise OptionError(f"{variable}={text!r}: {error}") from None
+        return cls(**values)
+
+
+def _privileged() -> bool:
+    if (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid()):
+        return True
+    try:
+        auxv = Path("/proc/self/auxv").read_bytes()
+    except OSError:
+        # The kernel hides this file from a process that gained rights (it is not "dumpable").
+        return Path("/proc/self").exists()
+    pairs = struct.iter_unpack("@NN", auxv[: len(auxv) // _AUXV_PAIR * _AUXV_PAIR])
+    return any(key == _AT_SECURE and value for key, value in pairs)
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _paths(text: str) -> tuple[Path, ...]:
+    return tuple(_path(part) for part in text.split(os.pathsep) if part)
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    if match is None:
+        raise ValueError("not a size; write bytes, or a number with K, M, G or T, e.g. 4G")
+    return int(match[1]) << (10 * " KMGT".index(match[2].upper() or " "))
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("not a number of seconds") from None
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError("not a whole number")
+    return int(text)
+
+
+def _mode(text: str) -> CompileMode:
+    try:
+        return CompileMode(text.lower())
+    except ValueError:
+        raise ValueError(f"known are {', '.join(mode.value for mode in CompileMode)}") from None
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(shlex.split(text))
+
+
+def _level(text: str) -> str:
+    if text.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
+        raise ValueError("known are DEBUG, INFO, WARNING, ERROR, CRITICAL")
+    return text.upper()
+
+
+_VARIABLES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "FUSILLI_CACHE_DIR": ("cache_dir", _path),
+    "FUSILLI_CACHE_READONLY": ("cache_readonly", _paths),
+    "FUSILLI_CACHE_SIZE": ("cache_size", _size),
+    "FUSILLI_COMPILE": ("compile", _mode),
+    "FUSILLI_EXTRA_COMPILER_FLAGS": ("extra_flags", _words),
+    "FUSILLI_COMPILE_TIMEOUT": ("timeout", _seconds),
+    "FUSILLI_COMPILE_MEMORY": ("memory", _size),
+    "FUSILLI_COMPILE_WORKERS": ("workers", _count),
+    "FUSILLI_COMPILE_IDLE": ("idle", _seconds),
+    "FUSILLI_KEEP_FAILURES": ("failures", _count),
+    "FUSILLI_PYTHON": ("python", _path),
+    "FUSILLI_DEVICE": ("device", str),
+    "FUSILLI_LOG_LEVEL": ("log_level", _level),
+}

@@ -1,0 +1,61 @@
+"""Tensors whose elements have gaps between them: read from, and written into, a flat buffer."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from graph_api import DataType, TensorAttr
+from graph_api.layout import nested_extents
+from iree_bridge._mlir import ir
+from iree_bridge.types import value_tensor
+
+if TYPE_CHECKING:
+    from iree_bridge.emitter import Emitter, Value
+
+__all__ = ["gather", "scatter"]
+
+
+def gather(e: Emitter, tensor: TensorAttr, flat: Value) -> Value:
+    """The dense value, in physical order, of a tensor that lies with gaps in ``flat``.
+
+    The buffer ends with the last element, so it is first padded to the whole of its nested extents.
+    """
+    sizes, inner = _nest(tensor)
+    value = e.reshape(e.pad(flat, [(0, math.prod(sizes) - flat.dims[0])]), sizes)
+    for axis, dim in enumerate(inner):
+        value = e.slice(value, axis, 0, dim)
+    return e.reshape(value, _stored(tensor))
+
+
+def scatter(e: Emitter, tensor: TensorAttr, value: Value, buffer: Any) -> Value:
+    """The new content of ``buffer``: ``value`` (physical order) where the tensor has elements, the old bytes elsewhere."""
+    sizes, inner = _nest(tensor)
+    room = [(0, size - dim) for size, dim in zip(sizes, inner, strict=True)]
+    length = tensor.physical.extent
+
+    def spread(dense: Value) -> Value:
+        flat = e.reshape(e.pad(e.reshape(dense, inner), room), (math.prod(sizes),))
+        return e.slice(flat, 0, 0, length)
+
+    if tensor.data_type is DataType.BOOLEAN:
+        value = e.cast(value, DataType.INT32)
+    is_element = e.cast(spread(e.splat(1, inner, DataType.INT32)), DataType.BOOLEAN)
+    old = ir.Operation.create(
+        "torch.copy.to_vtensor", results=[e.type(value_tensor((length,), tensor.data_type))], operands=[buffer]
+    ).result
+    new = e.cast(spread(value), tensor.data_type)
+    return e.op("aten.where.self", (length,), tensor.data_type, is_element, new, old)
+
+
+def _nest(tensor: TensorAttr) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Nested extents, and the part of each that holds elements."""
+    sizes = nested_extents(tensor.dims, tensor.strides)
+    assert sizes is not None, "support() declines strides that do not nest"
+    inner = [dim for dim in _stored(tensor) if dim > 1]
+    return sizes, (*inner, 1) if inner else (1,)
+
+
+def _stored(tensor: TensorAttr) -> tuple[int, ...]:
+    """Dims in memory order; repeated (stride 0) dims are stored once."""
+    return tuple(1 if tensor.strides[axis] == 0 else tensor.dims[axis] for axis in tensor.physical.order)

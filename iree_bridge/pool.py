@@ -1,0 +1,363 @@
+"""Compile workers seen from the caller's process: started, bounded in number and time, replaced when they die."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from iree_bridge import _frames
+from iree_bridge._frames import Header
+from iree_bridge.options import Options
+
+__all__ = ["Reply", "WorkerError", "WorkerPool", "find_python", "pool", "shutdown"]
+
+_LOG = logging.getLogger(__name__)
+_WORKER: Final = Path(__file__).resolve().parent / "worker.py"
+_STDERR_NAME: Final = "stderr.txt"
+_START_TIMEOUT: Final = 60.0  # seconds
+_STOP_TIMEOUT: Final = 5.0  # seconds
+_STDERR_LIMIT: Final = 256 << 10  # bytes
+_OUT_OF_MEMORY: Final = (
+    "out of memory",
+    "bad_alloc",
+    "Cannot allocate memory",
+    "MemoryError",
+    "Allocation failed",
+    "pthread_create failed",
+)
+_UNKNOWN_FLAG: Final = re.compile(r"Unknown command line argument '([^']*)'")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A worker's answer. ``stderr`` is what the compiler printed beside its diagnostics."""
+
+    header: Header
+    payload: bytes
+    stderr: str
+
+
+class WorkerError(Exception):
+    """A request got no answer; the worker is gone and the next request gets another.
+
+    Attributes:
+        kind: ``start`` (no worker could be started), ``crash``, ``memory`` or ``timeout``.
+        stderr: what the worker printed.
+    """
+
+    def __init__(self, kind: Literal["start", "crash", "memory", "timeout"], message: str, stderr: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.stderr = stderr
+
+
+class _LostBeforeStartError(Exception):
+    """The worker was gone before it saw the request: idle time-out, or killed while idle."""
+
+
+class _Worker:
+    """One worker process. Used by one thread at a time."""
+
+    def __init__(self, options: Options, global_flags: tuple[str, ...]) -> None:
+        self.global_flags = global_flags
+        self.memory = options.memory
+        self.scratch = Path(tempfile.mkdtemp(prefix="fusilli-worker-"))
+        try:
+            self._start(options)
+        except BaseException:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            raise
+
+    def _start(self, options: Options) -> None:
+        ours, theirs = (_above_standard(end) for end in socket.socketpair())
+        self._sock = ours
+        python, sites = find_python(options)
+        with theirs, open(self.scratch / _STDERR_NAME, "ab") as stderr:
+            # No preexec_fn (unsafe with threads) and no parent-death signal (it fires when the starting thread ends).
+            try:
+                self.process = subprocess.Popen(
+                    [str(python), "-I", str(_WORKER), str(theirs.fileno()), str(os.getpid()), *sites],
+                    stdin=subprocess.DEVNULL,
+                    stdout=stderr,
+                    stderr=stderr,
+                    cwd="/",
+                    env=_environment(self.scratch),
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                raise WorkerError("start", f"the compile worker could not be started ({python}): {error}") from error
+        hello = {
+            "op": "hello",
+            "scratch": str(self.scratch),
+            "memory": options.memory,
+            "idle": options.idle,
+            "global_flags": list(self.global_flags),
+        }
+        deadline = time.monotonic() + _START_TIMEOUT
+        try:
+            _frames.send(ours, hello, deadline=deadline)
+            answer, _ = _frames.receive(ours, deadline=deadline)
+        except (TimeoutError, _frames.PeerGoneError) as error:
+            text = self.kill()
+            unknown = _UNKNOWN_FLAG.search(text)
+            if unknown is not None:
+                raise WorkerError("start", f"the compiler has no flag {unknown[1]}", text) from None
+            message = f"the compile worker did not start ({python}): {_last_line(text) or error}"
+            raise WorkerError("start", message, text) from None
+        _LOG.debug(
+            "compile worker %d: compiler %s, global flags %s",
+            self.process.pid,
+            answer["compiler"],
+            hello["global_flags"],
+        )
+
+    def call(self, header: Header, payload: bytes, deadline: float) -> Reply:
+        """One request and its reply. After any exception the worker must not be used again."""
+        try:
+            _frames.send(self._sock, header, payload, deadline=deadline)
+            _frames.receive(self._sock, deadline=deadline)
+        except _frames.PeerGoneError as error:
+            raise _LostBeforeStartError(str(error)) from None
+        answer, data = _frames.receive(self._sock, deadline=deadline)
+        return Reply(answer, data, self._stderr())
+
+    def _stderr(self) -> str:
+        try:
+            with open(self.scratch / _STDERR_NAME, "rb") as file:
+                return file.read(_STDERR_LIMIT).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def describe_end(self) -> str:
+        """How the process ended, as far as that can be known: a host that reaps all children hides it."""
+        code = self.process.returncode
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                return f"killed by {signal.Signals(-code).name}"
+        return f"exit status {code}" if code else "ended"
+
+    def kill(self) -> str:
+        """End the process with its linker, remove its folder; returns what it had printed."""
+        self._sock.close()
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_STOP_TIMEOUT)
+        text = self._stderr()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        return text
+
+    def alive(self) -> bool:
+        """False once the process has ended."""
+        return self.process.poll() is None
+
+    def forget(self) -> None:
+        """Drop a worker that belongs to the process this one was forked from."""
+        self._sock.close()
+        self.process.returncode = 0  # not our child: nothing to wait for
+
+
+class WorkerPool:
+    """Workers, started when a request needs one. Thread safe; usable after a fork, which starts with no workers."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._clear()
+
+    def _clear(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._idle: list[_Worker] = []
+        self._count = 0
+
+    def request(
+        self, header: Header, payload: bytes = b"", *, timeout: float, global_flags: Sequence[str] = ()
+    ) -> Reply:
+        """Have a worker answer one request.
+
+        Args:
+            header: what is asked; see ``iree_bridge.worker``.
+            payload: its data.
+            timeout: seconds the worker may take, its start not counted; it is killed then.
+            global_flags: compiler flags that are global to a process; a worker serves one set of them.
+
+        Raises:
+            WorkerError: the worker died or took too long.
+        """
+        self._check_fork()
+        text = ""
+        for _ in range(2):
+            with self._worker(tuple(global_flags)) as worker:
+                try:
+                    return worker.call(header, payload, time.monotonic() + timeout)
+                except _LostBeforeStartError:
+                    text = worker.kill()
+                except TimeoutError:
+                    text = worker.kill()
+                    raise WorkerError("timeout", f"it took more than {timeout:g} s and was stopped", text) from None
+                except _frames.PeerGoneError:
+                    raise self._crash(worker) from None
+        raise WorkerError("crash", f"the compile worker was lost twice before it began: {_last_line(text)}", text)
+
+    def _crash(self, worker: _Worker) -> WorkerError:
+        text = worker.kill()
+        if any(sign in text for sign in _OUT_OF_MEMORY):
+            return WorkerError(
+                "memory", f"the compiler needed more than {worker.memory >> 20} MiB and was stopped", text
+            )
+        return WorkerError("crash", f"the compiler crashed ({worker.describe_end()})", text)
+
+    @contextlib.contextmanager
+    def _worker(self, global_flags: tuple[str, ...]) -> Iterator[_Worker]:
+        worker = self._acquire(global_flags)
+        clean = False
+        try:
+            yield worker
+            clean = worker.alive()
+        finally:
+            if not clean:
+                worker.kill()
+            with self._changed:
+                if clean:
+                    self._idle.append(worker)
+                else:
+                    self._count -= 1
+                self._changed.notify_all()
+
+    def _acquire(self, global_flags: tuple[str, ...]) -> _Worker:
+        while True:
+            with self._changed:
+                fitting = [worker for worker in self._idle if worker.global_flags == global_flags]
+                if fitting:
+                    self._idle.remove(fitting[-1])
+                    candidate, stale = fitting[-1], None
+                elif self._count < self._options.workers:
+                    self._count += 1
+                    candidate, stale = None, None
+                elif self._idle:
+                    candidate, stale = None, self._idle.pop(0)
+                else:
+                    self._changed.wait()
+                    continue
+            if candidate is not None:
+                if candidate.alive():
+                    return candidate
+                candidate.kill()
+            if stale is not None:
+                stale.kill()
+            return self._start(global_flags)
+
+    def _start(self, global_flags: tuple[str, ...]) -> _Worker:
+        """Start a worker in a place that ``_count`` already counts."""
+        try:
+            if not _registered:
+                _registered.append(atexit.register(shutdown))
+            return _Worker(self._options, global_flags)
+        except BaseException:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+            raise
+
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the idle workers."""
+        self._check_fork()
+        with self._changed:
+            return tuple(worker.process.pid for worker in self._idle if worker.alive())
+
+    def shutdown(self) -> None:
+        """End the idle workers; those at work end when their request does. The pool stays usable."""
+        self._check_fork()
+        with self._changed:
+            idle, self._idle = self._idle, []
+            self._count -= len(idle)
+            self._changed.notify_all()
+        for worker in idle:
+            worker.kill()
+
+    def _check_fork(self) -> None:
+        # Checked by pid and not by a fork hook: a C host forks without Python knowing.
+        if self._pid != os.getpid():
+            idle = self._idle
+            self._clear()  # before anything else: the old lock may be held by a thread that exists no more
+            for worker in idle:
+                worker.forget()
+
+
+_registered: list[object] = []
+_pools: dict[tuple[object, ...], WorkerPool] = {}
+
+
+def pool(options: Options) -> WorkerPool:
+    """The pool of this process for these limits."""
+    key = (options.workers, options.memory, options.idle, options.python)
+    return _pools.setdefault(key, WorkerPool(options))
+
+
+def shutdown() -> None:
+    """End every idle worker of this process."""
+    for each in tuple(_pools.values()):
+        each.shutdown()
+
+
+def find_python(options: Options) -> tuple[Path, tuple[str, ...]]:
+    """The interpreter for workers, and folders to add to its path.
+
+    An embedding host's ``sys.executable`` may be the host itself, or a Python without the compiler. The one beside the
+    installed compiler is right; then the one beside this package; ``sys.executable`` comes last.
+
+    Raises:
+        WorkerError: no interpreter was found.
+    """
+    if options.python is not None:
+        return options.python, ()
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    folders = [folder for folder in sys.path if folder and Path(folder, "iree", "compiler", "_mlir_libs").is_dir()]
+    sites = tuple(os.path.abspath(folder) for folder in folders[:1])
+    own = _WORKER.parent.parent
+    for folder in (*sites, *([str(own)] if own.name in ("site-packages", "dist-packages") else [])):
+        # <prefix>/lib/python3.x/site-packages
+        for prefix in Path(folder).parents[:3]:
+            for candidate in (prefix / "bin" / name, prefix / "bin" / "python3"):
+                if os.access(candidate, os.X_OK) and (prefix / "lib" / name).is_dir():
+                    return candidate, sites
+    if sys.executable and Path(sys.executable).name.startswith("python"):
+        return Path(sys.executable), sites
+    raise WorkerError("start", "no Python interpreter was found for the compile worker; set FUSILLI_PYTHON")
+
+
+def _above_standard(sock: socket.socket) -> socket.socket:
+    """The same socket with a descriptor over 2: a host may have closed its standard files, the worker needs them."""
+    with sock:
+        return socket.socket(fileno=fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, 3))
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    # Little is passed on: the compiler's linker needs a place for its files, some interpreters their library path.
+    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": str(scratch)}
+    library_path = os.environ.get("LD_LIBRARY_PATH")
+    return environment | ({"LD_LIBRARY_PATH": library_path} if library_path else {})
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

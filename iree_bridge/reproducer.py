@@ -1,0 +1,165 @@
+"""A folder per failed compile, with all that is needed to see it again: ``fusilli replay DIR`` or ``iree-compile``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import secrets
+import shlex
+import shutil
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from graph_api.errors import FusilliError
+from iree_bridge.target import Target
+
+__all__ = ["Reproducer", "load", "save"]
+
+_LOG = logging.getLogger(__name__)
+_FORMAT: Final = 1
+_MAX_FILE: Final = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproducer:
+    """A failed compile.
+
+    Attributes:
+        name: of the graph or module.
+        target: what it was compiled for.
+        flags: session flags, in order.
+        global_flags: flags that are global to the compiler's process.
+        graph_json: the graph; None if MLIR text was compiled.
+        ir: MLIR with locations; None if emission failed.
+        diagnostics: the compiler's messages and what it printed.
+        versions: of the packages that took part.
+    """
+
+    name: str
+    target: Target
+    flags: tuple[str, ...]
+    global_flags: tuple[str, ...]
+    graph_json: str | None
+    ir: str | None
+    diagnostics: str
+    versions: dict[str, str | None]
+
+    def command(self) -> str:
+        """The command line that repeats the compile without this package, in the reproducer's folder."""
+        words = ["iree-compile", "module.mlir", "-o", "module.vmfb", *self.global_flags, *self.flags]
+        return shlex.join(words)
+
+
+def save(failures: Path, reproducer: Reproducer, *, keep: int) -> Path | None:
+    """Write a reproducer into a new private folder below ``failures`` and remove the oldest over ``keep``.
+
+    Returns:
+        The folder; None if it cannot be written or ``keep`` is 0.
+    """
+    if keep == 0:
+        return None
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", reproducer.name)[:40].strip("._") or "module"
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    folder = failures / f"{stamp}-{name}-{secrets.token_hex(4)}"
+    try:
+        failures.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+        for file_name, text in _files(reproducer).items():
+            (folder / file_name).write_text(text, encoding="utf-8", errors="backslashreplace")
+        _prune(failures, keep)
+    except OSError as error:
+        _LOG.warning("the failed compile could not be kept in %s: %s", failures, error)
+        return None
+    return folder
+
+
+def load(folder: Path) -> Reproducer:
+    """Read a reproducer back.
+
+    Raises:
+        FusilliError: the folder is none, is damaged, or others may write to it.
+    """
+    status = _status(folder)
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise FusilliError(
+            f"{folder} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}: its flags may name "
+            "files and programs, so it must be yours and writable by you alone; look at flags.txt, then copy the folder"
+        )
+    try:
+        meta = json.loads(_read(folder / "versions.json") or "")
+        target = Target(**meta["target"])
+        flags = _lines(folder / "flags.txt")
+        global_flags = _lines(folder / "global_flags.txt")
+        name, versions = str(meta["name"]), dict(meta["versions"])
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise FusilliError(f"{folder} is no reproducer folder, or is damaged: {error!r}") from error
+    return Reproducer(
+        name=name,
+        target=target,
+        flags=flags,
+        global_flags=global_flags,
+        graph_json=_read(folder / "graph.json"),
+        ir=_read(folder / "module.mlir"),
+        diagnostics=_read(folder / "diagnostics.txt") or "",
+        versions=versions,
+    )
+
+
+def _files(reproducer: Reproducer) -> dict[str, str]:
+    meta: dict[str, Any] = {
+        "format": _FORMAT,
+        "name": reproducer.name,
+        "target": asdict(reproducer.target),
+        "versions": reproducer.versions,
+    }
+    files = {
+        "versions.json": json.dumps(meta, indent=1) + "\n",
+        "flags.txt": _text(reproducer.flags),
+        "global_flags.txt": _text(reproducer.global_flags),
+        "command.txt": reproducer.command() + "\n",
+        "diagnostics.txt": reproducer.diagnostics,
+    }
+    if reproducer.graph_json is not None:
+        files["graph.json"] = reproducer.graph_json
+    if reproducer.ir is not None:
+        files["module.mlir"] = reproducer.ir
+    return files
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(path: Path) -> tuple[str, ...]:
+    return tuple(line for line in (_read(path) or "").splitlines() if line)
+
+
+def _read(path: Path) -> str | None:
+    if not path.exists():
+        return None
+    if path.stat().st_size > _MAX_FILE:
+        raise FusilliError(f"{path} has {path.stat().st_size} bytes; the limit is {_MAX_FILE}")
+    return path.read_text(encoding="utf-8")
+
+
+def _status(folder: Path) -> os.stat_result:
+    try:
+        status = folder.stat()
+    except OSError as error:
+        raise FusilliError(f"reproducer folder {folder} cannot be read: {error}") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise FusilliError(f"{folder} is no folder; give the folder that the compile error named")
+    return status
+
+
+def _prune(failures: Path, keep: int) -> None:
+    # Names begin with the time, so that their order is their age; those of one second differ in their random end only.
+    folders = sorted(path for path in failures.iterdir() if path.is_dir())
+    for path in folders[:-keep]:
+        shutil.rmtree(path, ignore_errors=True)

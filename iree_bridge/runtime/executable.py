@@ -1,0 +1,290 @@
+"""A compiled graph on a device: ``run`` with checked buffers, ``bind`` for repeated calls."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from graph_api.errors import ExecutionError
+from graph_api.graph import Arguments
+from graph_api.tensor import TensorAttr
+from iree_bridge._runtime import VmModule, reason
+from iree_bridge.buffers import Memory
+from iree_bridge.device import Device, Driver, inherited_driver
+from iree_bridge.runtime.arguments import Argument, PackReader, quick_key_reader
+from iree_bridge.runtime.lanes import Key, LanePool
+from iree_bridge.runtime.program import Program, load_module, workspace_size
+
+__all__ = ["BoundCall", "Executable"]
+
+_MAX_STREAMS: Final = 8
+# Handing work to the thread pool and back costs 10 to 20 us, more when the machine is busy. Measured on 2 cores: one core
+# does about 20 GFLOP/s in matrix products and streams about 20 GB/s; the pool pays from about 100 us of work on.
+_FLOPS_PER_S: Final = 20e9
+_BYTES_PER_S: Final = 20e9
+_POOL_PAYS_FROM_S: Final = 100e-6
+# What IREE's bindings raise.
+_IREE_ERRORS: Final = (RuntimeError, ValueError, IndexError, NotImplementedError, OSError)
+
+
+class Executable:
+    """A compiled graph, loaded on a device. Threads may share it.
+
+    On the CPU a call returns when the outputs are written. On a GPU with a stream (``device.stream``) work is enqueued
+    there: what the caller enqueued before is seen, what he enqueues after sees the results, and only arrays in host
+    memory are waited for. On a GPU without a stream a call first waits for all earlier work of the device and returns
+    when the outputs are written; so does every call on CUDA, where a stream only narrows what is waited for.
+
+    Attributes:
+        device: where it runs.
+        outputs: tensors that ``run`` writes.
+        inputs: tensors that ``run`` reads.
+        workspace_size: bytes of temporary memory that a launch needs; kept here unless ``run_pointers`` is given some.
+    """
+
+    def __init__(self, arguments: Arguments, code: bytes, device: Device, *, flops: int | None = None) -> None:
+        """Loads compiled code.
+
+        Args:
+            arguments: ``graph.arguments()`` of the graph that the code was compiled from.
+            code: VMFB bytes for ``device.target``.
+            device: where to run.
+            flops: floating-point operations of one run, if known; decides whether ``cpu`` uses its thread pool.
+
+        Raises:
+            ExecutionError: the device is not there, or the code does not load on it.
+        """
+        arguments = Arguments(*arguments)
+        self._setup(arguments, load_module(code), device, _cpu_driver(arguments, flops))
+
+    def _setup(self, arguments: Arguments, module: VmModule, device: Device, driver: Driver) -> None:
+        self.outputs: tuple[TensorAttr, ...] = tuple(arguments.outputs)
+        self.inputs: tuple[TensorAttr, ...] = tuple(arguments.inputs)
+        self.device = device
+        self.workspace_size = workspace_size(module)
+        self._module = module
+        self._cpu_driver: Driver = driver
+        self._arguments = (
+            *(Argument(tensor, is_output=True) for tensor in self.outputs),
+            *(Argument(tensor, is_output=False) for tensor in self.inputs),
+        )
+        self._values = PackReader(self._arguments)
+        self._place = (device.kind, device.index)
+        # On a GPU numpy arrays go through copies, so nothing is quick to serve.
+        self._quick_key = _nothing_is_quick if device.is_gpu else quick_key_reader(self._arguments)
+        self._lock = threading.Lock()
+        self._streams: OrderedDict[int | None, Executable] = OrderedDict()
+        self._load()
+
+    def _load(self) -> None:
+        driver = inherited_driver(self.device.driver or self._cpu_driver) if self.device.kind == "cpu" else None
+        self._program = Program(self._module, self.device, driver, self._arguments, self.workspace_size)
+        self._pool = LanePool(self._program)
+        # Threads and GPU contexts do not survive a fork; a driver that works in the calling thread does.
+        self._pid = None if self._program.synchronous else os.getpid()
+        self._broken = False
+
+    def run(self, pack: Mapping[Any, object]) -> None:
+        """Runs the graph; outputs are written in place.
+
+        Args:
+            pack: ``{tensor | name | uid: buffer}`` for every output and input. A buffer is a numpy array or an object
+                with ``__dlpack__``, of the tensor's logical dims, dtype and strides (those of size-1 dims do not
+                count), writable if it is an output. Host memory is accepted by every device. Buffers that do not start
+                at a multiple of 64 bytes, and an output that shares memory with an input, are served through a copy.
+
+        Raises:
+            ExecutionError: a buffer does not fit (nothing is launched then), or the device reports a failure.
+        """
+        values = self._values(pack)
+        key = self._quick_key(values)
+        if key is None:
+            memories = self._checked(values)  # referenced until the launch: they keep exported copies alive
+            key = self._key(memories)
+        self._launch(key)
+
+    def bind(self, pack: Mapping[Any, object], constants: Iterable[TensorAttr | str | int] = ()) -> BoundCall:
+        """Checks and binds buffers once, for calls that launch at once.
+
+        Args:
+            pack: as for ``run``.
+            constants: inputs whose contents will not change any more, in place of which a prepared form may be used.
+
+        Raises:
+            ExecutionError: a buffer does not fit, or a constant is no input.
+        """
+        for name in constants:
+            argument = self._arguments[self._values.index(name)]
+            if argument.is_output:
+                raise ExecutionError(f"'{argument.tensor.name}' is an output and cannot be constant; name inputs only")
+        memories = self._checked(self._values(pack))
+        return BoundCall(self, self._key(memories), memories)
+
+    def run_pointers(self, pointers: Sequence[int], workspace: int = 0) -> None:
+        """Runs the graph on raw addresses, for callers that have checked shapes and dtypes themselves.
+
+        Args:
+            pointers: one address for each of ``outputs``, then ``inputs``: memory of the device (CPU: host memory),
+                ``tensor.nbytes`` bytes each, laid out as the tensor's strides say.
+            workspace: address of ``workspace_size`` bytes of device memory that nothing else uses until the work is
+                done; 0: memory kept here. A misaligned workspace is not used.
+
+        Raises:
+            ExecutionError: an address is NULL, the number of addresses is wrong, outputs overlap, the device fails.
+        """
+        if len(pointers) != len(self._arguments) or not all(pointers):
+            raise self._wrong_pointers(pointers)
+        self._launch((*pointers, workspace, 0) if workspace else tuple(pointers))
+
+    def on_stream(self, stream: int | None) -> Executable:
+        """This executable with its work going to another stream of the same device; cached, so calls are cheap.
+
+        Raises:
+            ExecutionError: the stream is no stream handle, or the device has no streams.
+        """
+        if stream == self.device.stream:
+            return self
+        with self._lock:
+            other = self._streams.get(stream)
+            if other is None:
+                other = Executable.__new__(Executable)
+                arguments = Arguments(self.outputs, self.inputs)
+                other._setup(arguments, self._module, self.device.on_stream(stream), self._cpu_driver)
+                self._streams[stream] = other
+                if len(self._streams) > _MAX_STREAMS:
+                    self._streams.popitem(last=False)
+            else:
+                self._streams.move_to_end(stream)
+            return other
+
+    def forget_stream(self, stream: int | None) -> None:
+        """Drops what ``on_stream`` keeps for a stream that is about to be destroyed."""
+        with self._lock:
+            self._streams.pop(stream, None)
+
+    def __repr__(self) -> str:
+        names = ", ".join(tensor.name for tensor in self.inputs), ", ".join(tensor.name for tensor in self.outputs)
+        return f"<Executable ({names[0]}) -> ({names[1]}) on {self.device}>"
+
+    def _check(self, argument: Argument, value: object) -> Memory:
+        return argument.check(value, self._place, stream=self._reading_stream())
+
+    def _reading_stream(self) -> int | None:
+        """The stream that an object on the GPU is told about, in DLPack's numbering."""
+        stream = self.device.stream
+        if stream is None:
+            return -1  # the device is waited for before a launch
+        return 1 if self.device.kind == "cuda" and stream == 0 else stream
+
+    def _checked(self, values: Sequence[object]) -> list[Memory]:
+        return [self._check(argument, value) for argument, value in zip(self._arguments, values, strict=True)]
+
+    def _key(self, memories: Sequence[Memory]) -> Key:
+        key = tuple(memory.pointer for memory in memories)
+        if self.device.is_gpu:
+            mask = sum((memory.device[0] == "cpu") << index for index, memory in enumerate(memories))
+            return (*key, 0, mask) if mask else key
+        return key
+
+    def _launch(self, key: Key) -> None:
+        if self._pid is not None:
+            self._before_launch()
+        idle = self._pool.idle
+        try:
+            lane = idle.pop()
+        except IndexError:
+            lane = self._pool.new_lane()
+        try:
+            lane.launch(key)
+        except _IREE_ERRORS as error:
+            raise self._failure(error) from error
+        idle.append(lane)
+
+    def _before_launch(self) -> None:
+        """What drivers other than the synchronous one need: threads that exist, work of the caller that is done."""
+        if self._broken or self._pid != os.getpid():
+            with self._lock:
+                if self._broken or self._pid != os.getpid():
+                    self._load()
+        if self._program.waits:
+            self.device.wait_for_caller()
+
+    def _prepared(self, key: Key) -> Callable[[], None]:
+        """A launch of ``key`` on a lane of its own."""
+        try:
+            return self._pool.new_lane().prepare(key)
+        except _IREE_ERRORS as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: BaseException) -> ExecutionError:
+        """The error of a failed launch. A GPU device starts anew after it: IREE repeats its first error for ever."""
+        if self.device.is_gpu:
+            self.device.discard(self._program.hal)
+            self._broken = True
+        names = ", ".join(f"'{tensor.name}'" for tensor in self.outputs)
+        return ExecutionError(f"the launch that computes {names} failed on {self.device}: {reason(error)}")
+
+    def _wrong_pointers(self, pointers: Sequence[int]) -> ExecutionError:
+        if len(pointers) != len(self._arguments):
+            return ExecutionError(f"got {len(pointers)} addresses for {len(self._arguments)} arguments of {self!r}")
+        names = [a.tensor.name for a, pointer in zip(self._arguments, pointers, strict=True) if not pointer]
+        return ExecutionError(
+            f"the address of {', '.join(map(repr, names))} is NULL; every output and input needs a buffer"
+        )
+
+
+class BoundCall:
+    """A launch with its buffers bound; made by ``Executable.bind``. Call it as often as you like.
+
+    It keeps the bound objects alive. Threads may share it; calls that overlap in time write the same outputs.
+    """
+
+    __slots__ = ("_executable", "_idle", "_kept", "_key", "_program", "_simple")
+
+    def __init__(self, executable: Executable, key: Key, kept: object) -> None:
+        self._executable = executable
+        self._key = key
+        self._kept = kept
+        self._simple = executable._pid is None
+        self._program = executable._program
+        self._idle: list[Callable[[], None]] = [executable._prepared(key)]
+
+    def __call__(self) -> None:
+        """Runs the graph on the bound buffers; see ``Executable`` for what has happened when this returns.
+
+        Raises:
+            ExecutionError: the device reports a failure.
+        """
+        if not self._simple:
+            self._before_launch()
+        try:
+            launch = self._idle.pop()
+        except IndexError:  # another thread is in a call, or the last launch failed
+            launch = self._executable._prepared(self._key)
+        try:
+            launch()
+        except _IREE_ERRORS as error:
+            raise self._executable._failure(error) from error
+        self._idle.append(launch)
+
+    def _before_launch(self) -> None:
+        self._executable._before_launch()
+        if self._program is not self._executable._program:  # loaded anew, after a fork or a failure
+            self._program = self._executable._program
+            self._idle.clear()
+
+
+def _nothing_is_quick(_: object) -> None:
+    return None
+
+
+def _cpu_driver(arguments: Arguments, flops: int | None) -> Driver:
+    """The CPU driver that runs a graph faster: in the calling thread, or in a thread pool that costs time to use."""
+    if len(os.sched_getaffinity(0)) < 2:
+        return "local-sync"
+    moved = sum(tensor.nbytes for tensors in arguments for tensor in tensors)
+    seconds = max((flops or 0) / _FLOPS_PER_S, moved / _BYTES_PER_S)
+    return "local-task" if seconds >= _POOL_PAYS_FROM_S else "local-sync"

@@ -1,0 +1,290 @@
+"""Lanes: what one launch at a time needs - workspace, scratch memory, prepared argument lists - and how it is launched.
+
+A lane belongs to one thread while it is in use; a pool keeps idle ones in a list, whose ``pop`` and ``append`` are
+atomic, so that launches need no lock. Lanes of one program never share memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from iree_bridge._runtime import (
+    BufferUsage,
+    HalBuffer,
+    HalBufferView,
+    HalCommandBuffer,
+    HalFence,
+    MemoryType,
+    VmVariantList,
+)
+from iree_bridge.buffers import ALIGNMENT, import_pointer
+from iree_bridge.runtime.arguments import check_outputs_apart
+from iree_bridge.runtime.program import Program
+
+__all__ = ["GpuLane", "HostLane", "Key", "Lane", "LanePool"]
+
+Key = tuple[int, ...]
+"""The pointer of each argument; after them, unless both are 0: workspace pointer, bit mask of host memory on a GPU."""
+
+_MAX_FRAMES: Final = 64
+_PINNED: Final = MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE
+_NO_RESULTS: Final = VmVariantList(0)
+
+
+class _HostCopy(NamedTuple):
+    """A buffer that goes through scratch memory: the scratch in its block, the caller's memory, bytes, directions."""
+
+    block: np.ndarray
+    scratch: int
+    memory: int
+    nbytes: int
+    read: bool
+    written: bool
+
+
+class _DeviceCopy(NamedTuple):
+    """The same on a GPU; ``source`` is an imported buffer, or host memory at ``pinned`` that mirrors ``memory``."""
+
+    scratch: HalBuffer
+    source: HalBuffer
+    offset: int
+    pinned: int
+    memory: int
+    nbytes: int
+    read: bool
+    written: bool
+
+
+class Lane:
+    """The parts that CPU and GPU lanes share."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._frames: dict[Key, Callable[[], None]] = {}
+        self._workspace: HalBuffer | None = None
+
+    def launch(self, key: Key) -> None:
+        """Runs the function on the buffers of ``key``; the frame for it is made once."""
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = self._remember(key)
+        frame()
+
+    def _remember(self, key: Key) -> Callable[[], None]:
+        frame = self.prepare(key)
+        # The oldest goes first. One that is in use comes back at the price of one miss among many.
+        if len(self._frames) >= _MAX_FRAMES:
+            del self._frames[next(iter(self._frames))]
+        self._frames[key] = frame
+        return frame
+
+    def prepare(self, key: Key) -> Callable[[], None]:
+        """What launches the function on the buffers of ``key``.
+
+        Raises:
+            ExecutionError: the buffers overlap, or the device refuses one.
+        """
+        raise NotImplementedError
+
+    def _staged(self, pointers: Sequence[int]) -> tuple[bool, ...]:
+        """Which arguments go through scratch memory: misaligned ones, and outputs whose memory is an input's too."""
+        shared = check_outputs_apart(self.program.arguments, pointers)
+        return tuple(both or pointer % ALIGNMENT != 0 for both, pointer in zip(shared, pointers, strict=True))
+
+    def _parts(self, key: Key) -> tuple[list[int], int, int]:
+        """Pointers, workspace pointer, mask."""
+        count = len(self.program.arguments)
+        workspace, mask = key[count:] or (0, 0)
+        return list(key[:count]), workspace, mask
+
+    def _argument_list(self, buffers: list[HalBuffer], workspace: int, *fences: HalFence) -> VmVariantList:
+        items: Any = VmVariantList(len(buffers) + 1 + len(fences))  # its stub knows one of the types it takes
+        for argument, buffer in zip(self.program.arguments, buffers, strict=True):
+            items.push_ref(HalBufferView(buffer, argument.shape, argument.element_type))
+        items.push_ref(self._workspace_buffer(workspace))
+        for fence in fences:
+            items.push_ref(fence)
+        return items
+
+    def _workspace_buffer(self, pointer: int) -> HalBuffer:
+        size = self.program.workspace_size
+        if pointer and size and pointer % ALIGNMENT == 0:
+            return import_pointer(self.program.hal, pointer, size)
+        if self._workspace is None:
+            self._workspace = self._allocate(max(size, ALIGNMENT))
+        return self._workspace
+
+    def _allocate(
+        self, nbytes: int, memory: int = MemoryType.DEVICE_LOCAL, usage: int = BufferUsage.DEFAULT
+    ) -> HalBuffer:
+        return self.program.hal.allocator.allocate_buffer(memory, usage, nbytes)
+
+
+class HostLane(Lane):
+    """A lane of a CPU driver."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._scratch: dict[int, np.ndarray] = {}
+
+    def prepare(self, key: Key) -> Callable[[], None]:
+        """See ``Lane``."""
+        program = self.program
+        pointers, workspace, _ = self._parts(key)
+        copies = []
+        for index, staged in enumerate(self._staged(pointers)):
+            if staged:
+                argument = program.arguments[index]
+                block, scratch = self._scratch_memory(index)
+                read, written = not argument.is_output or argument.has_gaps, argument.is_output
+                copies.append(_HostCopy(block, scratch, pointers[index], argument.nbytes, read, written))
+                pointers[index] = scratch
+        buffers = [
+            import_pointer(program.hal, pointer, argument.nbytes)
+            for pointer, argument in zip(pointers, program.arguments, strict=True)
+        ]
+        if program.synchronous:
+            # This driver does all work before the call returns, so the asynchronous entry with nothing to wait for and
+            # nothing to signal is complete when it returns, and saves the making of a semaphore.
+            items = self._argument_list(buffers, workspace, HalFence(0), HalFence(0))
+            invoke = partial(program.context.invoke, program.async_function, items, _NO_RESULTS)
+        else:
+            items = self._argument_list(buffers, workspace)
+            invoke = partial(program.context.invoke, program.function, items, _NO_RESULTS)
+        return partial(_run_staged, invoke, tuple(copies)) if copies else invoke
+
+    def _scratch_memory(self, index: int) -> tuple[np.ndarray, int]:
+        block = self._scratch.get(index)
+        if block is None:
+            block = self._scratch[index] = np.zeros(self.program.arguments[index].nbytes + ALIGNMENT, np.uint8)
+        address = block.ctypes.data
+        return block, address + -address % ALIGNMENT
+
+
+def _run_staged(invoke: Callable[[], None], copies: tuple[_HostCopy, ...]) -> None:
+    for copy in copies:
+        if copy.read:
+            ctypes.memmove(copy.scratch, copy.memory, copy.nbytes)
+    invoke()
+    for copy in copies:
+        if copy.written:
+            ctypes.memmove(copy.memory, copy.scratch, copy.nbytes)
+
+
+class GpuLane(Lane):
+    """A lane of a GPU driver: launches are ordered by a timeline semaphore, copies for staged buffers included.
+
+    The fences are made once. A fence keeps the larger value when a semaphore is inserted again, so moving it on is one
+    call, where a new fence would need a new argument list.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._scratch: dict[int, HalBuffer] = {}
+        self._pinned: dict[int, tuple[HalBuffer, np.ndarray]] = {}
+        self._semaphore = program.hal.create_semaphore(0)
+        self._time = 0
+        self._at_once = HalFence(0)
+        self._wait = HalFence(1)
+        self._signal = HalFence(1)
+
+    def prepare(self, key: Key) -> Callable[[], None]:
+        """See ``Lane``."""
+        program = self.program
+        pointers, workspace, mask = self._parts(key)
+        buffers: list[HalBuffer] = []
+        copies: list[_DeviceCopy] = []
+        for index, staged in enumerate(self._staged(pointers)):
+            on_host = bool(mask >> index & 1)
+            if on_host or staged:
+                copy = self._copy(index, pointers[index], on_host)
+                copies.append(copy)
+                buffers.append(copy.scratch)
+            else:
+                buffers.append(import_pointer(program.hal, pointers[index], program.arguments[index].nbytes))
+        wait = self._wait if copies else self._at_once
+        items = self._argument_list(buffers, workspace, wait, self._signal)
+        invoke = partial(program.context.invoke, program.async_function, items, _NO_RESULTS)
+        return partial(self._run_staged, invoke, tuple(copies)) if copies else partial(self._run, invoke)
+
+    def _copy(self, index: int, pointer: int, on_host: bool) -> _DeviceCopy:
+        """How the buffer of argument ``index`` gets to and from scratch memory on the device."""
+        argument = self.program.arguments[index]
+        nbytes = argument.nbytes
+        if index not in self._scratch:
+            self._scratch[index] = self._allocate(nbytes)
+        read, written = not argument.is_output or argument.has_gaps, argument.is_output
+        if not on_host:
+            # Allocations start at multiples of 256, so the aligned address below lies in the same one.
+            offset = pointer % ALIGNMENT
+            source = import_pointer(self.program.hal, pointer - offset, nbytes + offset)
+            return _DeviceCopy(self._scratch[index], source, offset, 0, 0, nbytes, read, written)
+        if index not in self._pinned:
+            source = self._allocate(nbytes, _PINNED, BufferUsage.TRANSFER | BufferUsage.MAPPING)
+            self._pinned[index] = (source, source.map().asarray((nbytes,), np.dtype(np.uint8)))
+        source, mapped = self._pinned[index]
+        return _DeviceCopy(self._scratch[index], source, 0, mapped.ctypes.data, pointer, nbytes, read, written)
+
+    def _run(self, invoke: Callable[[], None]) -> None:
+        self._time += 1
+        self._signal.insert(self._semaphore, self._time)
+        invoke()
+        if self.program.waits:
+            self._semaphore.wait(self._time)
+        else:
+            self._semaphore.query()  # raises if the launch failed
+
+    def _run_staged(self, invoke: Callable[[], None], copies: tuple[_DeviceCopy, ...]) -> None:
+        # Pinned memory is overwritten next; the launch before this one may still be reading it.
+        self._semaphore.wait(self._time)
+        for copy in copies:
+            if copy.read:
+                if copy.pinned:
+                    ctypes.memmove(copy.pinned, copy.memory, copy.nbytes)
+                self._enqueue_copy(copy.source, copy.offset, copy.scratch, 0, copy.nbytes)
+        self._wait.insert(self._semaphore, self._time)
+        self._time += 1
+        self._signal.insert(self._semaphore, self._time)
+        invoke()
+        on_host = False
+        for copy in copies:
+            if copy.written:
+                self._enqueue_copy(copy.scratch, 0, copy.source, copy.offset, copy.nbytes)
+                on_host = on_host or bool(copy.pinned)
+        if on_host or self.program.waits:
+            self._semaphore.wait(self._time)
+        else:
+            self._semaphore.query()
+        for copy in copies:
+            if copy.written and copy.pinned:
+                ctypes.memmove(copy.memory, copy.pinned, copy.nbytes)
+
+    def _enqueue_copy(
+        self, source: HalBuffer, source_offset: int, target: HalBuffer, target_offset: int, n: int
+    ) -> None:
+        commands = HalCommandBuffer(self.program.hal)
+        commands.copy(source, target, source_offset, target_offset, n, end=True)
+        before, self._time = self._time, self._time + 1
+        wait, signal = [(self._semaphore, before)], [(self._semaphore, self._time)]
+        self.program.hal.queue_execute(commands, wait, signal)
+
+
+class LanePool:
+    """The lanes of one program: as many as launches have overlapped in time.
+
+    Attributes:
+        idle: lanes that no launch uses. ``pop`` one (or make a new one), ``append`` it when its launch has succeeded.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.idle: list[Lane] = []
+
+    def new_lane(self) -> Lane:
+        """A lane that is in no pool."""
+        return GpuLane(self._program) if self._program.device.is_gpu else HostLane(self._program)

@@ -1,0 +1,30 @@
+"""What targets serve of pointwise operations."""
+
+from __future__ import annotations
+
+from graph_api import DataType, PointwiseMode
+from graph_api.ops.pointwise import PointwiseNode
+from iree_bridge.support.rules import Decline, support_rule
+from iree_bridge.target import Target
+
+__all__ = ["pointwise"]
+
+_NO_CPU_F64 = {
+    PointwiseMode.SIN: "sine",
+    PointwiseMode.TAN: "tangent",
+    PointwiseMode.ERF: "erf",
+    PointwiseMode.GELU_FWD: "erf",
+    PointwiseMode.GELU_BWD: "erf",
+}
+
+
+@support_rule("pointwise")
+def pointwise(node: PointwiseNode, target: Target) -> None:
+    """All modes; some functions have no f64 version on the CPU."""
+    mode = node.attributes.mode
+    if node.compute is DataType.DOUBLE and target.backend == "llvm-cpu" and mode in _NO_CPU_F64:
+        raise Decline(
+            "dtype",
+            f"{mode.name} in DOUBLE needs a {_NO_CPU_F64[mode]} of f64, which the CPU target lacks (the link fails); "
+            "set the node's compute_data_type to FLOAT",
+        )

@@ -1,0 +1,135 @@
+"""What code is compiled for: a GPU chip, a GPU product, or a CPU; and the compiler flags that each needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Literal
+
+from graph_api.errors import NotSupportedError
+from iree_bridge.cpu import host_arch, host_identity
+
+__all__ = ["Target", "known_targets"]
+
+Backend = Literal["rocm", "llvm-cpu", "cuda"]
+
+# The chips and products that the compiler of versions.SUPPORTED accepts for --iree-rocm-target; a test tries each.
+# A product name selects tile sizes for its number of compute units; its chip decides which instructions exist.
+_AMD_CHIPS: Final = (
+    "gfx908", "gfx90a", "gfx942", "gfx950",
+    "gfx1100", "gfx1101", "gfx1103", "gfx1150", "gfx1151",
+    "gfx1200", "gfx1201", "gfx1250",
+)  # fmt: skip
+_AMD_PRODUCTS: Final[dict[str, str]] = {
+    "mi100": "gfx908",
+    "mi210": "gfx90a", "mi250": "gfx90a", "mi250x": "gfx90a",
+    "mi300a": "gfx942", "mi300x": "gfx942", "mi308x": "gfx942", "mi325x": "gfx942",
+    "mi350x": "gfx950", "mi355x": "gfx950",
+    "v710": "gfx1101", "w7700": "gfx1101", "w7800": "gfx1100", "w7900": "gfx1100",
+    "rx7700xt": "gfx1101", "rx7800xt": "gfx1101", "rx7900xt": "gfx1100", "rx7900xtx": "gfx1100",
+    "strix-point": "gfx1150", "strix-halo": "gfx1151",
+    "rx9060xt": "gfx1200", "rx9070": "gfx1201", "rx9070xt": "gfx1201", "r9700": "gfx1201",
+    "mi455x": "gfx1250",
+}  # fmt: skip
+_CUDA: Final = ("sm_80", "sm_86", "sm_89")
+# An x86-64 processor name that LLVM does not know ends the compiler process, so only known names reach it.
+_X86_CPUS: Final = (
+    "generic", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4",
+    "nehalem", "westmere", "sandybridge", "ivybridge", "haswell", "broadwell",
+    "skylake", "skylake-avx512", "cascadelake", "cooperlake", "cannonlake", "icelake-client", "icelake-server",
+    "rocketlake", "tigerlake", "alderlake", "raptorlake", "meteorlake", "arrowlake", "lunarlake",
+    "sapphirerapids", "emeraldrapids", "graniterapids", "sierraforest", "clearwaterforest", "diamondrapids",
+    "znver1", "znver2", "znver3", "znver4", "znver5",
+)  # fmt: skip
+
+# The pass pipeline and the layout flags are more than tuning: with a part of them NHWC f16 convolutions whose permutes
+# are not sunk through the padding were miscompiled (seen on a CUDA device, where it could be run).
+_GPU_FLAGS: Final = (
+    "--iree-opt-level=O3",
+    "--iree-preprocessing-pass-pipeline=builtin.module(iree-preprocessing-backward-data-conv-pipeline)",
+    "--iree-flow-enable-pad-handling",
+    "--iree-global-opt-propagate-transposes-through-conv",
+    "--iree-global-opt-enable-sink-transpose-through-pad",
+    "--iree-dispatch-creation-enable-fuse-padding-into-linalg-consumer-ops",
+    "--iree-dispatch-creation-enable-aggressive-reshape-movement",
+    "--iree-dispatch-creation-enable-split-reduction",
+    "--iree-torch-externalize-transients",
+    # By default the compiler quietly computes f64 in f32 while the buffers stay f64, which gives garbage.
+    "--iree-input-demote-f64-to-f32=false",
+)
+_CPU_FLAGS: Final = (
+    "--iree-opt-level=O3",
+    # The default of 32 KiB refuses an embedding followed by a layer norm.
+    "--iree-llvmcpu-stack-allocation-limit=131072",
+    "--iree-torch-externalize-transients",
+    # By default the compiler quietly computes f64 in f32 while the buffers stay f64, which gives garbage.
+    "--iree-input-demote-f64-to-f32=false",
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing that code can be compiled for. Hashable; ``str(target)`` is the name that ``parse`` takes.
+
+    Attributes:
+        backend: the compiler backend.
+        arch: chip (``gfx942``), product (``mi300x``), CUDA architecture (``sm_80``), or a processor: ``host`` or an
+            LLVM processor name.
+        features: for ``host``, the processor model and the instruction-set extensions of this machine, comma-separated
+            in the kernel's spelling: code for one machine must not be taken for code of another. Empty otherwise.
+    """
+
+    backend: Backend
+    arch: str
+    features: str = ""
+
+    @staticmethod
+    def parse(name: str) -> Target:
+        """The target called ``name``, e.g. ``gfx942``, ``mi300x``, ``cpu``, ``cpu:x86-64-v3``, ``sm_80``.
+
+        Raises:
+            NotSupportedError: there is no such target; the message lists those there are.
+        """
+        return _parse(name.strip().lower())
+
+    @property
+    def chip(self) -> str:
+        """The architecture that decides which instructions exist: ``gfx942`` for ``mi300x``; ``arch`` otherwise."""
+        return _AMD_PRODUCTS.get(self.arch, self.arch) if self.backend == "rocm" else self.arch
+
+    @property
+    def is_gpu(self) -> bool:
+        """True for the ROCm and CUDA targets."""
+        return self.backend != "llvm-cpu"
+
+    def flags(self) -> tuple[str, ...]:
+        """The compiler flags of this target, in order."""
+        if self.backend == "rocm":
+            return ("--iree-hal-target-backends=rocm", f"--iree-rocm-target={self.arch}", *_GPU_FLAGS)
+        if self.backend == "cuda":
+            return ("--iree-hal-target-backends=cuda", f"--iree-cuda-target={self.arch}", *_GPU_FLAGS)
+        return ("--iree-hal-target-backends=llvm-cpu", f"--iree-llvmcpu-target-cpu={self.arch}", *_CPU_FLAGS)
+
+    def __str__(self) -> str:
+        if self.backend != "llvm-cpu":
+            return self.arch
+        return "cpu" if self.arch == "host" else f"cpu:{self.arch}"
+
+
+def known_targets() -> tuple[str, ...]:
+    """Every name that ``Target.parse`` takes."""
+    cpus = tuple(f"cpu:{cpu}" for cpu in _X86_CPUS) if host_arch() == "x86_64" else ()
+    return (*_AMD_CHIPS, *_AMD_PRODUCTS, "cpu", *cpus, *_CUDA)
+
+
+@cache
+def _parse(name: str) -> Target:
+    if name in _AMD_CHIPS or name in _AMD_PRODUCTS:
+        return Target("rocm", name)
+    if name in _CUDA:
+        return Target("cuda", name)
+    if name == "cpu":
+        return Target("llvm-cpu", "host", host_identity())
+    if name.startswith("cpu:") and name in known_targets():
+        return Target("llvm-cpu", name.removeprefix("cpu:"))
+    raise NotSupportedError("", "target", f"target '{name}' is unknown; known are {', '.join(known_targets())}")

@@ -1,0 +1,204 @@
+"""The compile worker: a process around IREE's in-process compiler, started by ``iree_bridge.pool``.
+
+Some inputs crash the compiler and some end its process, so it never runs in the process of a caller. Run as
+``python -I .../iree_bridge/worker.py FD PARENT_PID [SITE_DIR...]``; serves one request at a time on socket FD:
+
+    hello {global_flags, memory, idle, scratch}          -> hello {versions}
+    emit {target}, payload graph JSON                    -> reply, payload IR without locations + IR with locations
+    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, facts?, ...}, payload vmfb (IR if phase)
+    features {flags}                                     -> reply {cpu_features}
+
+Each request is answered by ``started`` at once, so that the parent can tell a worker that was lost before the request
+from one that the request killed.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import resource
+import shutil
+import signal
+import site
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+if __package__ in (None, ""):
+    # Run by path, isolated: the folder that holds our packages is not on sys.path unless they are installed.
+    _ROOT = str(Path(__file__).resolve().parent.parent)
+    if _ROOT not in sys.path:
+        sys.path.insert(0, _ROOT)
+
+from graph_api.errors import GraphError, NotSupportedError
+from iree_bridge import _frames
+from iree_bridge._frames import Header
+
+__all__ = ["STDERR_NAME", "main"]
+
+STDERR_NAME: Final = "stderr.txt"
+_PARENT_POLL: Final = 0.5  # seconds
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve requests until the parent goes away or nothing is asked for some time."""
+    _reset_signals()
+    fd, parent, *sites = arguments
+    for folder in sites:
+        if folder not in sys.path:
+            site.addsitedir(folder)
+    sock = socket.socket(fileno=int(fd))
+    hello, _ = _frames.receive(sock)
+    scratch = Path(hello["scratch"])
+    _limit_memory(hello["memory"])
+    from iree_bridge import _compiler_api
+
+    _compiler_api.set_global_flags(hello["global_flags"])
+    _frames.send(sock, {"op": "hello", "compiler": _compiler_api.version(), "python": sys.version})
+    requests: queue.SimpleQueue[tuple[Header, bytes]] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(sock, requests, scratch), daemon=True).start()
+    threading.Thread(target=_watch_parent, args=(int(parent), scratch), daemon=True).start()
+    server = _Server(scratch)
+    while True:
+        try:
+            header, payload = requests.get(timeout=hello["idle"])
+        except queue.Empty:
+            _leave(scratch)
+        _frames.send(sock, {"op": "started"})
+        _frames.send(sock, *server.serve(header, payload))
+
+
+def _reset_signals() -> None:
+    # Dispositions and the mask come from the host. With SIGCHLD ignored the compiler cannot wait for its linker and
+    # every CPU compile fails; a blocked mask is inherited by that linker too.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        try:
+            signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):
+            continue
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    # An interrupt of the terminal is the parent's business; it ends or keeps its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+
+
+def _limit_memory(size: int) -> None:
+    # RLIMIT_DATA counts what can be written. RLIMIT_AS would also count address space that allocators and thread stacks
+    # only reserve, which on machines with many cores is more than any sensible limit.
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    size = size if hard == resource.RLIM_INFINITY else min(size, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _read(sock: socket.socket, requests: queue.SimpleQueue[tuple[Header, bytes]], scratch: Path) -> None:
+    try:
+        while True:
+            requests.put(_frames.receive(sock))
+    except _frames.PeerGoneError:
+        _leave(scratch)
+
+
+def _watch_parent(parent: int, scratch: Path) -> None:
+    # The end of the connection is not enough: a process that the host forked keeps it open.
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL)
+    _leave(scratch)
+
+
+def _leave(scratch: Path) -> NoReturn:
+    """End at once, from any thread, with the linker that a compile may have started."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(0)
+
+
+class _Server:
+    """Answers requests; ``scratch`` is this worker's private folder."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._operations: dict[str, Callable[[Header, bytes], tuple[Header, bytes]]] = {
+            "emit": self._emit,
+            "compile": self._compile,
+            "features": self._features,
+        }
+
+    def serve(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
+        """One request to its reply; exceptions become replies."""
+        os.ftruncate(2, 0)
+        begin = time.perf_counter()
+        try:
+            reply, data = self._operations[header["op"]](header, payload)
+        except (NotSupportedError, GraphError, MemoryError) as error:
+            reply, data = _failure(type(error).__name__, str(error)), b""
+            if isinstance(error, NotSupportedError):
+                reply |= {"node": error.node, "rule": error.rule, "reason": error.reason}
+        except Exception as error:  # the worker lives on; the parent gets the traceback
+            reply, data = _failure("Exception", f"{type(error).__name__}: {error}"), b""
+            reply["diagnostics"] = [["error", traceback.format_exc()]]
+        reply["seconds"] = time.perf_counter() - begin
+        return reply, data
+
+    def _emit(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
+        from graph_api import Graph
+        from iree_bridge.emitter import emit_module
+        from iree_bridge.target import Target
+
+        graph = Graph.from_json(payload.decode())
+        graph.validate()
+        module = emit_module(graph, Target(**header["target"]))
+        ir = module.ir.encode()
+        return {"ok": True, "ir_size": len(ir)}, ir + module.located_ir.encode()
+
+    def _compile(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
+        from iree_bridge import _compiler_api
+
+        flags = tuple(header["flags"])
+        folder = self._scratch / "dump"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        dumps = [f"--iree-hal-dump-executable-intermediates-to={folder}/intermediates"] if header.get("inspect") else []
+        try:
+            compiled = _compiler_api.compile_text(
+                payload.decode(), (*flags, *dumps), statistics=folder / "statistics.json", phase=header.get("phase")
+            )
+        except _compiler_api.RejectedError as failure:
+            reply = _failure("RejectedError", f"{failure.stage} failed")
+            return reply | {"diagnostics": _pairs(failure.diagnostics)}, b""
+        except _compiler_api.UnknownFlagError as failure:
+            return _failure("UnknownFlagError", str(failure)) | {"flag": failure.flag}, b""
+        reply: Header = {
+            "ok": True,
+            "dispatches": compiled.dispatches,
+            "diagnostics": _pairs(compiled.diagnostics),
+        }
+        if header.get("inspect"):
+            from iree_bridge.assembly import read_dispatches
+
+            reply["facts"] = [asdict(fact) for fact in read_dispatches(folder / "intermediates")]
+        return reply, compiled.output
+
+    def _features(self, header: Header, _payload: bytes) -> tuple[Header, bytes]:
+        from iree_bridge import _compiler_api
+
+        return {"ok": True, "cpu_features": _compiler_api.cpu_features(header["flags"])}, b""
+
+
+def _failure(kind: str, message: str) -> Header:
+    return {"ok": False, "kind": kind, "message": message, "diagnostics": []}
+
+
+def _pairs(diagnostics: Sequence[Any]) -> list[list[str]]:
+    return [[diagnostic.severity, diagnostic.text] for diagnostic in diagnostics]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

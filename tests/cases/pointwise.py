@@ -1,0 +1,133 @@
+"""Pointwise: every mode with its parameters, dtypes, broadcasting, layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from graph_api import DataType, Graph, PointwiseMode
+from graph_api.ops.pointwise import MODES
+from tests.cases import OpCase, Pack
+
+M = PointwiseMode
+_POSITIVE = (M.SQRT, M.RSQRT, M.LOG)
+_NONZERO = (M.DIV, M.RECIPROCAL)
+_PARAMETERS: Mapping[str, float] = {"swish_beta": 1.7, "elu_alpha": 0.6, "softplus_beta": 2.5}
+_CLIPPED = {"relu_lower_clip": -0.5, "relu_upper_clip": 1.0, "relu_lower_clip_slope": 0.1}
+_NO_CPU_F64 = (M.SIN, M.TAN, M.ERF, M.GELU_FWD, M.GELU_BWD)
+
+
+def _mode_inputs(mode: PointwiseMode) -> Any:
+    def inputs(graph: Graph) -> Pack:
+        pack = graph.random_inputs(seed=len(mode.name))
+        for array in pack.values():
+            if mode in _POSITIVE:
+                array[...] = np.abs(array) + array.dtype.type(0.01 if array.dtype.kind == "f" else 1)
+            elif mode in _NONZERO:
+                array[...] = np.where(np.abs(array) < 0.1, array.dtype.type(1), array)
+        return pack
+
+    return inputs
+
+
+def _mode_case(mode: PointwiseMode, dtype: DataType, parameters: Mapping[str, float], label: str) -> OpCase:
+    arity = MODES[mode].arity
+
+    def build() -> Graph:
+        g = Graph("pointwise", io_data_type=dtype)
+        tensors = [g.tensor(f"in_{i}", dim=(4, 1) if i == 1 else (3, 4, 5)) for i in range(arity)]
+        g.pointwise(mode, *tensors, **parameters).set_output(True)
+        return g
+
+    declined = {"llvm-cpu": "dtype"} if dtype is DataType.DOUBLE and mode in _NO_CPU_F64 else None
+    name = f"{mode.name.lower()}{label}_{dtype.name.lower()}"
+    return OpCase(name, build, _mode_inputs(mode), declined=declined, fast=dtype is DataType.FLOAT)
+
+
+def _mode_cases() -> list[OpCase]:
+    cases: list[OpCase] = []
+    for mode, spec in MODES.items():
+        for dtype in (DataType.FLOAT, DataType.HALF, DataType.BFLOAT16, DataType.DOUBLE, DataType.INT32):
+            required = {"axis": 1} if mode is M.GEN_INDEX else {}
+            cases.append(_mode_case(mode, dtype, required, ""))
+            if spec.parameters and mode is not M.GEN_INDEX and dtype in (DataType.FLOAT, DataType.HALF):
+                given = _CLIPPED if "relu_lower_clip" in spec.parameters else {spec.parameters[0]: _PARAMETERS[spec.parameters[0]]}
+                cases.append(_mode_case(mode, dtype, given, "_parameters"))
+    return cases
+
+
+def _binary(mode: PointwiseMode, a: dict[str, Any], b: dict[str, Any], **out: Any) -> Graph:
+    g = Graph("pointwise", io_data_type=DataType.FLOAT)
+    y = g.pointwise(mode, g.tensor("a", **a), g.tensor("b", **b)).set_output(True)
+    if "stride" in out:
+        y.set_stride(out["stride"])
+    if "data_type" in out:
+        y.set_data_type(out["data_type"])
+    return g
+
+
+def _layout_cases() -> list[OpCase]:
+    return [
+        OpCase("add_rank_0_like", lambda: _binary(M.ADD, {"dim": (1,)}, {"dim": (1,)}), fast=True),
+        OpCase("add_outer", lambda: _binary(M.ADD, {"dim": (4, 1)}, {"dim": (1, 5)}), fast=True),
+        OpCase("add_lower_rank", lambda: _binary(M.ADD, {"dim": (2, 3, 4)}, {"dim": (4,)}), fast=True),
+        OpCase(
+            "sub_nhwc_nchw",
+            lambda: _binary(M.SUB, {"dim": (2, 3, 4, 5), "layout": "NHWC"}, {"dim": (2, 3, 4, 5)}),
+            fast=True,
+        ),
+        OpCase(
+            "mul_any_permutation",
+            lambda: _binary(M.MUL, {"dim": (2, 3, 4), "stride": (1, 8, 2)}, {"dim": (2, 3, 4), "stride": (12, 1, 3)},
+                            stride=(4, 8, 1)),
+        ),  # fmt: skip
+        OpCase(
+            "add_stride_0",
+            lambda: _binary(M.ADD, {"dim": (2, 3, 4), "stride": (4, 0, 1)}, {"dim": (2, 3, 4)}),
+            fast=True,
+        ),
+        OpCase(
+            "add_padded",
+            lambda: _binary(M.ADD, {"dim": (2, 3, 5), "stride": (40, 10, 2)}, {"dim": (1, 3, 1), "stride": (7, 2, 9)},
+                            stride=(1, 16, 2)),
+            fast=True,
+        ),  # fmt: skip
+        OpCase(
+            "compare_to_bool",
+            lambda: _binary(M.CMP_GT, {"dim": (3, 4)}, {"dim": (3, 4)}, data_type=DataType.BOOLEAN),
+            fast=True,
+        ),
+        OpCase(
+            "mixed_dtypes",
+            lambda: _binary(M.ADD, {"dim": (3, 4), "data_type": DataType.HALF},
+                            {"dim": (3, 4), "data_type": DataType.INT32}, data_type=DataType.BFLOAT16),
+            fast=True,
+        ),  # fmt: skip
+    ]  # fmt: skip
+
+
+def _identity(source: DataType, target: DataType, *, transposed: bool = False) -> OpCase:
+    def build() -> Graph:
+        g = Graph("identity")
+        x = g.tensor("x", dim=(2, 3, 4, 5), data_type=source)
+        y = g.pointwise(M.IDENTITY, x).set_output(True).set_data_type(target)
+        if transposed:
+            y.set_stride((60, 1, 15, 3))
+        return g
+
+    suffix = "_transposed" if transposed else ""
+    return OpCase(f"identity_{source.name.lower()}_to_{target.name.lower()}{suffix}", build, fast=transposed)
+
+
+def _identity_cases() -> list[OpCase]:
+    kinds = [
+        DataType.HALF, DataType.BFLOAT16, DataType.FLOAT, DataType.DOUBLE, DataType.INT8, DataType.UINT8, DataType.INT32,
+        DataType.INT64, DataType.BOOLEAN,
+    ]  # fmt: skip
+    casts = [_identity(source, target) for source in kinds for target in kinds]
+    return [*casts, _identity(DataType.FLOAT, DataType.HALF, transposed=True)]
+
+
+CASES = [*_mode_cases(), *_layout_cases(), *_identity_cases()]

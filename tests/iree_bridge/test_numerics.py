@@ -1,0 +1,20 @@
+"""Every case of the tables on the CPU device against the float64 reference, per element."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cases import OpCase, all_cases
+from tests.support.cases import assert_right
+
+pytestmark = pytest.mark.iree_cpu
+
+_CASES = [
+    pytest.param(case, id=f"{family}-{case.name}", marks=() if case.fast else (pytest.mark.slow,))
+    for family, case in all_cases()
+]
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_case(case: OpCase) -> None:
+    assert_right(case)
