@@ -27,6 +27,7 @@ from iree.runtime import (
     create_hal_module,
     get_driver,
 )
+from iree.runtime._binding import disable_leak_checker
 from iree.runtime.flags import parse_flags
 
 __all__ = [
@@ -51,6 +52,9 @@ __all__ = [
     "parse_flags",
     "reason",
 ]
+
+# A program may hold executables until its interpreter ends; a report about that on its standard error helps nobody.
+disable_leak_checker()
 
 INSTANCE: Final = VmInstance()
 

@@ -151,8 +151,8 @@ class Artifact:
         if versions.compiler_version() is None:
             raise ArtifactError(
                 f"artifact of graph '{self.graph.name}': its code for {entry.target} was made by IREE {entry.iree}, "
-                f"the installed runtime is {runtime}. Run: pip install 'iree-base-runtime=={entry.iree}'; or, to have it "
-                f"compiled again when it is used: pip install 'iree-base-compiler=={runtime}'"
+                f"the installed runtime is {runtime}. Run: pip install 'iree-base-runtime=={entry.iree}'; or, to have "
+                f"it compiled again when it is used: pip install 'iree-base-compiler=={runtime}'"
             )
         own = tuple(flag for flag in entry.flags if flag not in entry.target.flags())
         return compiler.compile_mlir(

@@ -113,12 +113,12 @@ class Device:
         """The HAL device, opened at the first call and shared from then on; one for each (device, stream).
 
         Args:
-            driver: the CPU driver to use where the name leaves it open.
+            driver: the CPU driver to use; by default the one that the name forces, else ``local-sync``.
 
         Raises:
             ExecutionError: the device is not there, cannot be opened, or was opened before a fork of this process.
         """
-        chosen: Driver = self.kind if self.kind != "cpu" else self.driver or driver or "local-sync"
+        chosen: Driver = self.kind if self.kind != "cpu" else driver or self.driver or "local-sync"
         return _process().open(chosen, self.index, self.stream)
 
     def close(self) -> None:
@@ -222,6 +222,8 @@ class _Process:
                 "forked child; start the process with the 'spawn' method instead"
             )
         try:
+            if driver in ("hip", "cuda"):
+                self._check_index(driver, index)
             if driver == "hip":
                 with _hip.keep_current_device():
                     return self._create_gpu(driver, index, {"hip_external_stream": str(stream or 0)})
@@ -232,10 +234,15 @@ class _Process:
             name = f"{driver}:{index}" if driver in ("hip", "cuda") else driver
             raise ExecutionError(f"device '{name}' cannot be opened: {reason(error)}; see `fusilli doctor`") from error
 
+    @staticmethod
+    def _check_index(driver: Driver, index: int) -> None:
+        """Raises ExecutionError unless the device is there; the architecture query says why in the best words."""
+        if driver == "hip":
+            _hip.arch(index)
+        else:
+            _cuda.arch(index)
+
     def _create_gpu(self, driver: Driver, index: int, parameters: dict[str, str]) -> HalDevice:
-        count = _hip.device_count() if driver == "hip" else _cuda.device_count()
-        if index >= count:
-            raise ExecutionError(f"device '{driver}:{index}' is not there: this machine has {count} {driver} device(s)")
         found = self._driver(driver).query_available_devices()
         if index >= len(found):
             raise ExecutionError(f"device '{driver}:{index}': IREE's {driver} driver lists {len(found)} device(s)")
@@ -258,9 +265,9 @@ _left_behind: list[object] = []
 
 
 def _process() -> _Process:
-    """The state of this process; a fork starts with an empty one.
+    """The state of this process; a forked child starts with an empty one.
 
-    What the parent had opened is left alone for ever: closing it would wait for threads that are not in this process.
+    What its parent had opened it leaves alone for ever: closing that would wait for threads that the child does not have.
     """
     global _state
     if _state.pid != os.getpid():

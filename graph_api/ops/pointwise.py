@@ -211,6 +211,10 @@ def _product_magnitude(_: PointwiseAttributes, dy: Array, x: Array) -> Array:
     return np.abs(dy) * (1.0 + np.abs(x))
 
 
+def _absolute(_: PointwiseAttributes, x: Array) -> Array:
+    return np.ones(x.shape)
+
+
 def _unit(_: PointwiseAttributes, x: Array) -> Array:
     return np.minimum(np.abs(x), 1.0)
 
@@ -227,8 +231,8 @@ MODES: dict[PointwiseMode, Mode] = {
     PointwiseMode.RECIPROCAL: Mode(1, lambda a, x: 1.0 / x, ulps=4),
     PointwiseMode.EXP: Mode(1, lambda a, x: np.exp(x), ulps=8),
     PointwiseMode.LOG: Mode(1, lambda a, x: np.log(x), ulps=8, scale=lambda a, x: np.minimum(np.abs(x - 1.0), 1.0)),
-    PointwiseMode.SIN: Mode(1, lambda a, x: np.sin(x), ulps=8, scale=_unit),
-    PointwiseMode.TAN: Mode(1, lambda a, x: np.tan(x), ulps=16, scale=_unit),
+    PointwiseMode.SIN: Mode(1, lambda a, x: np.sin(x), ulps=4, scale=_absolute),
+    PointwiseMode.TAN: Mode(1, lambda a, x: np.tan(x), ulps=8, scale=lambda a, x: 1.0 + np.tan(x) ** 2),
     PointwiseMode.ERF: Mode(1, lambda a, x: _erf(x), ulps=8, scale=_unit),
     PointwiseMode.IDENTITY: Mode(1, lambda a, x: x, ulps=0),
     PointwiseMode.ADD: Mode(2, lambda a, x, y: x + y),

@@ -205,12 +205,15 @@ class Executable:
 
     def _before_launch(self) -> None:
         """What drivers other than the synchronous one need: threads that exist, work of the caller that is done."""
-        if self._broken or self._pid != os.getpid():
+        if self._is_stale():
             with self._lock:
-                if self._broken or self._pid != os.getpid():
+                if self._is_stale():
                     self._load()
         if self._program.waits:
             self.device.wait_for_caller()
+
+    def _is_stale(self) -> bool:
+        return self._broken or self._pid not in (None, os.getpid())
 
     def _prepared(self, key: Key) -> Callable[[], None]:
         """A launch of ``key`` on a lane of its own."""

@@ -1,0 +1,88 @@
+# Each target makes or reuses .venv by itself; nothing has to be installed or set by hand.
+#   PYTHON  interpreter that makes the environment (3.11 or newer)
+#   VENV    where the environment lives
+#   JOBS    test processes
+#   ARGS    further arguments, e.g. make test ARGS="-k layout", make demo ARGS=--json
+PYTHON ?= python3
+VENV   ?= .venv
+JOBS   ?= auto
+ARGS   ?=
+
+BIN    := $(VENV)/bin
+PY     := $(BIN)/python
+PIP    := $(PY) -m pip --disable-pip-version-check --no-input
+PYTEST := $(PY) -m pytest -n $(JOBS) --maxprocesses=8
+
+# The demo's real model comes out of this wheel; only the file inside is read, the package is never installed.
+MODEL_PACKAGE := rapidocr-onnxruntime==1.4.4
+MODEL_WHEEL   := $(VENV)/downloads/rapidocr_onnxruntime-1.4.4-py3-none-any.whl
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full lint format bench wheel clean distclean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo       conv+bias+ReLU and the first block of a real model, compiled, run and checked"
+	@echo "make test       the tests, without those marked slow"
+	@echo "make test-full  all tests"
+	@echo "make lint       ruff, ruff format, pyright"
+	@echo "make format     let ruff rewrite what it can"
+	@echo "make bench      latencies next to the native compiler"
+	@echo "make wheel      dist/fusilli_plugin-*.whl"
+	@echo "make clean      remove build products (distclean: .venv too)"
+
+demo: $(VENV)/.installed-demo $(MODEL_WHEEL)
+	@$(BIN)/fusilli demo --model $(MODEL_WHEEL) $(ARGS)
+
+test: $(VENV)/.installed-dev
+	@$(PYTEST) $(ARGS)
+
+test-full: $(VENV)/.installed-dev
+	@$(PYTEST) -m "slow or not slow" $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff format --check --quiet . || { echo "make format rewrites them"; exit 1; }
+	@$(PY) -m pyright --pythonpath $(PY)
+
+format: $(VENV)/.installed-dev
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+bench: $(VENV)/.installed-dev
+	@$(PY) -m fusilli_plugin.checks.bench $(ARGS)
+
+wheel: $(PY)
+	@rm -rf build
+	@$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+clean:
+	@rm -rf build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean
+	@rm -rf $(VENV)
+
+# Debian ships venv without ensurepip (package python3-venv); virtualenv does as well.
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Python 3.11 or newer is needed and '$(PYTHON)' is not one; name one with make PYTHON=/path/to/python3" >&2; \
+	  exit 1; }
+	@echo "making $(VENV)"
+	@if $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then $(PYTHON) -m venv --clear $(VENV); \
+	elif $(PYTHON) -c 'import virtualenv' 2>/dev/null; then $(PYTHON) -m virtualenv --quiet --clear $(VENV); \
+	elif command -v virtualenv >/dev/null; then virtualenv --quiet --clear --python $(PYTHON) $(VENV); \
+	else echo "'$(PYTHON)' can make no virtual environment: install python3-venv (apt-get install python3-venv)" \
+	  "or virtualenv, then run make again" >&2; exit 1; fi
+
+# dev is a superset of demo: with it in place the demo installs nothing and runs without a network.
+$(VENV)/.installed-%: pyproject.toml | $(PY)
+	@echo "installing fusilli-plugin[$*] into $(VENV) (about a minute the first time)"
+	@$(PIP) install --quiet --editable '.[$*]'
+	@touch $@
+	@if [ '$*' = dev ]; then touch $(VENV)/.installed-demo; fi
+
+$(MODEL_WHEEL): | $(PY)
+	@echo "fetching $(MODEL_PACKAGE) for its model file"
+	@$(PIP) download --quiet --no-deps --ignore-requires-python --dest $(@D) $(MODEL_PACKAGE)

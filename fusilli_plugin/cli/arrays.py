@@ -1,0 +1,78 @@
+"""Arrays by tensor name, from and to ``.npz`` files, in the dtype and the strides that a graph's tensors have."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from graph_api import Graph, GraphError, TensorAttr
+
+__all__ = ["load_inputs", "save_outputs"]
+
+Array = np.ndarray[Any, Any]
+
+
+def load_inputs(graph: Graph, path: Path) -> dict[TensorAttr, Array]:
+    """An array for each input of the graph, in its data type and strides.
+
+    Integers and floats of another width are converted within their kind, and stderr says so.
+
+    Raises:
+        GraphError: no npz file, a missing or unknown tensor, another shape, or a dtype of another kind.
+    """
+    found = {graph.find(name): array for name, array in _read(path)}
+    inputs = graph.arguments().inputs
+    missing = [tensor.name for tensor in inputs if tensor not in found]
+    if missing:
+        raise GraphError(f"{path}: no array for input {', '.join(map(repr, missing))}; it has {_names(found)}")
+    extra = [tensor.name for tensor in found if tensor not in inputs]
+    if extra:
+        names = ", ".join(repr(tensor.name) for tensor in inputs)
+        raise GraphError(f"{path}: {', '.join(map(repr, extra))} is no input of '{graph.name}'; inputs are {names}")
+    return {tensor: _fitted(tensor, found[tensor], path) for tensor in inputs}
+
+
+def save_outputs(outputs: Mapping[TensorAttr, Array], path: Path) -> None:
+    """Writes outputs by tensor name. Types that numpy lacks (bfloat16, 8-bit floats) are stored as raw items."""
+    # numpy.savez takes names as keyword arguments, and "file" is one of its own.
+    with zipfile.ZipFile(path, "w") as archive:
+        for tensor, array in outputs.items():
+            stored = array if array.dtype.isbuiltin == 1 else array.view(np.dtype((np.void, array.itemsize)))
+            with archive.open(f"{tensor.name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, stored, allow_pickle=False)
+
+
+def _read(path: Path) -> Iterator[tuple[str, Array]]:
+    if not zipfile.is_zipfile(path):
+        raise GraphError(f"{path}: a .npz file is needed, made by numpy.savez(path, name=array, ...)")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            yield from archive.items()
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise GraphError(f"{path}: not a readable .npz file without pickled objects: {error}") from error
+
+
+def _names(tensors: Mapping[TensorAttr, Array]) -> str:
+    return ", ".join(repr(tensor.name) for tensor in tensors) or "none"
+
+
+def _fitted(tensor: TensorAttr, array: Array, path: Path) -> Array:
+    """``array`` in the tensor's dtype, copied into memory of the tensor's strides."""
+    wanted = tensor.data_type.numpy
+    if array.shape != tensor.dims:
+        raise GraphError(f"{path}: '{tensor.name}' has shape {array.shape}, the tensor's dims are {tensor.dims}")
+    if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
+        array = array.view(wanted)  # how numpy stores bfloat16 and the 8-bit floats
+    if array.dtype != wanted:
+        if not np.can_cast(array.dtype, wanted, "same_kind"):
+            raise GraphError(f"{path}: '{tensor.name}' has dtype {array.dtype}, the tensor's is {wanted}; use astype")
+        click.echo(f"note: '{tensor.name}' is converted from {array.dtype} to {wanted}", err=True)
+    fitted = tensor.empty()
+    fitted[...] = array.astype(wanted)
+    return fitted

@@ -1,0 +1,166 @@
+"""What the subcommands share: options, tables, JSON and progress."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+__all__ = [
+    "Step",
+    "command",
+    "debug_option",
+    "device_option",
+    "graph_argument",
+    "group",
+    "is_debug",
+    "json_option",
+    "print_json",
+    "print_table",
+    "progress",
+    "targets_option",
+    "unique_options",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEBUG = "fusilli.debug"
+# Wide enough for every table of ours: in a pipe or a log nothing wraps.
+_PLAIN_WIDTH = 180
+
+
+def _set_debug(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_DEBUG] = True
+
+
+def is_debug(ctx: click.Context) -> bool:
+    """True if ``--debug`` was given to the group or to a subcommand."""
+    return bool(ctx.meta.get(_DEBUG))
+
+
+debug_option = click.option(
+    "--debug", is_flag=True, is_eager=True, expose_value=False, callback=_set_debug, help="Show tracebacks of errors."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+graph_argument = click.argument(
+    "graph_file", metavar="GRAPH.json", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+)
+
+
+def unique_options(_ctx: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
+    """Splits comma-separated values and drops repeated ones, in order."""
+    parts = (part.strip() for value in values for part in value.split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def targets_option(*, required: bool, help_text: str) -> Callable[[F], F]:
+    """``--target T[,T...]``, repeatable; the command gets a tuple of names."""
+    return click.option(
+        "--target",
+        "targets",
+        metavar="T[,T...]",
+        multiple=True,
+        required=required,
+        callback=unique_options,
+        help=help_text,
+    )
+
+
+device_option = click.option(
+    "--device",
+    metavar="D",
+    help="cpu, hip, hip:1, cuda:0; default: FUSILLI_DEVICE, or hip. Nothing falls back to the CPU unasked.",
+)
+
+
+def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Makes a function the subcommand ``name``, with ``--debug``; its docstring is the help."""
+
+    def wrap(function: Callable[..., Any]) -> click.Command:
+        return click.command(name, help=_help(function))(debug_option(function))
+
+    return wrap
+
+
+def group(name: str, cls: type[click.Group] = click.Group) -> Callable[[Callable[..., Any]], click.Group]:
+    """Makes a function the group ``name`` of subcommands, with ``--debug``; its docstring is the help."""
+
+    def wrap(function: Callable[..., Any]) -> click.Group:
+        settings = {"help_option_names": ["-h", "--help"]}
+        return click.group(name, cls=cls, help=_help(function), context_settings=settings)(debug_option(function))
+
+    return wrap
+
+
+def _help(function: Callable[..., Any]) -> str:
+    r"""The docstring of a command. Docstrings are raw, so click's mark for "do not wrap" stands there as ``\b``."""
+    return (inspect.getdoc(function) or "").replace("\\b\n", "\b\n")
+
+
+def print_json(document: object) -> None:
+    """Prints one JSON document on stdout; floats that JSON lacks become strings."""
+    click.echo(json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    return value
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+    """Prints a table on stdout: as wide as the terminal, unwrapped elsewhere. Cells that are numbers align right."""
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for index, column in enumerate(columns):
+        cells = [row[index] for row in rows]
+        numeric = bool(cells) and all(isinstance(cell, int | float) or cell in ("", "-") for cell in cells)
+        table.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(_cell(cell) for cell in row))
+    console = Console(
+        file=sys.stdout, width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False, markup=False, emoji=False
+    )
+    with console.capture() as capture:
+        console.print(table)
+    # click.echo reports a closed pipe as BrokenPipeError; rich would end the process with a code of its own.
+    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+    return str(value)
+
+
+@dataclass
+class Step:
+    """Tells the user what is going on now."""
+
+    say: Callable[[str], None]
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Step]:
+    """Progress on stderr: a live line on a terminal, plain lines elsewhere; stdout stays for results."""
+    if sys.stderr.isatty():
+        with Console(stderr=True, highlight=False, markup=False).status("starting") as status:
+            yield Step(status.update)
+    else:
+        yield Step(lambda text: click.echo(f"... {text}", err=True))

@@ -1,0 +1,99 @@
+"""``fusilli inspect``: what the compiler made of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fusilli_plugin.cli.base import (
+    command,
+    graph_argument,
+    json_option,
+    print_json,
+    print_table,
+    progress,
+    targets_option,
+)
+from fusilli_plugin.cli.graphs import load_graph
+from iree_bridge import Options, Target, support
+from iree_bridge.assembly import Dispatch
+from iree_bridge.inspect import Inspection, inspect_graph
+
+__all__ = ["facts", "inspect"]
+
+
+@command("inspect")
+@graph_argument
+@targets_option(required=True, help_text="What to compile for; registers and instructions are read for AMD targets.")
+@click.option("--kernels", is_flag=True, help="Also one line per kernel.")
+@json_option
+def inspect(graph_file: Path, targets: tuple[str, ...], kernels: bool, as_json: bool) -> None:
+    r"""Report what the compiler made of a graph.
+
+    No device is needed. Dispatches, matrix instructions, vector registers (VGPRs), spilled registers, LDS bytes per
+    workgroup and scratch bytes per work item are read from the assembly and its metadata, the worst kernel counting.
+
+    \b
+    Examples:
+      fusilli inspect graph.json --target gfx942
+      fusilli inspect graph.json --target gfx90a,gfx942,gfx950 --json
+    """
+    graph = load_graph(graph_file)
+    chosen = [Target.parse(target) for target in targets]
+    options = Options.from_env()
+    found: list[Inspection] = []
+    with progress() as step:
+        for number, target in enumerate(chosen, start=1):
+            step.say(f"[{number}/{len(chosen)}] compiling '{graph.name}' for {target}")
+            support(graph, target).require()
+            found.append(inspect_graph(graph, target, options))
+    if as_json:
+        print_json([_document(inspection) for inspection in found])
+        return
+    print_table(*facts(found))
+    if kernels:
+        columns = ("target", "kernel", "VGPRs", "AGPRs", "SGPRs", "spills", "LDS", "scratch", "workgroup", "wave")
+        print_table(columns, [_kernel_cells(inspection, k) for inspection in found for k in inspection.kernels])
+
+
+def _kernel_cells(inspection: Inspection, kernel: Dispatch) -> tuple[object, ...]:
+    registers = (kernel.vgprs, kernel.agprs, kernel.sgprs, kernel.vgpr_spills + kernel.sgpr_spills)
+    memory = (kernel.lds, kernel.scratch, kernel.workgroup, kernel.wavefront)
+    return (str(inspection.target), kernel.name, *registers, *memory)
+
+
+def facts(found: Sequence[Inspection]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """Column names, and a line of cells per inspection; "-" where the target does not tell."""
+    columns = ("target", "dispatches", "matrix instructions", "VGPRs", "spills", "LDS", "scratch")
+    return columns, [_cells(inspection) for inspection in found]
+
+
+def _cells(inspection: Inspection) -> tuple[object, ...]:
+    kernels = inspection.kernels
+    dispatches = "-" if inspection.dispatches is None else inspection.dispatches
+    if not kernels:
+        return (str(inspection.target), dispatches, "-", "-", "-", "-", "-")
+    matrix = ", ".join(f"{count} {mnemonic}" for mnemonic, count in inspection.matrix.items()) or "none"
+    return (
+        str(inspection.target),
+        dispatches,
+        matrix,
+        max(kernel.vgprs for kernel in kernels),
+        inspection.spills,
+        max(kernel.lds for kernel in kernels),
+        max(kernel.scratch for kernel in kernels),
+    )
+
+
+def _document(inspection: Inspection) -> dict[str, Any]:
+    return {
+        "target": str(inspection.target),
+        "dispatches": inspection.dispatches,
+        "matrix": inspection.matrix,
+        "spills": inspection.spills,
+        "kernels": [asdict(kernel) for kernel in inspection.kernels],
+    }

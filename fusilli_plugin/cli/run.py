@@ -1,0 +1,131 @@
+"""``fusilli run``: a graph on a device, with given or random inputs, checked if asked."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from fusilli_plugin.cli.arrays import load_inputs, save_outputs
+from fusilli_plugin.cli.base import (
+    command,
+    device_option,
+    graph_argument,
+    json_option,
+    print_json,
+    print_table,
+    progress,
+)
+from fusilli_plugin.cli.graphs import load_graph
+from graph_api import TensorAttr, numerics
+from graph_api.numerics import Comparison
+from iree_bridge import Options, build
+
+__all__ = ["run"]
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@command("run")
+@graph_argument
+@device_option
+@click.option("--inputs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="npz file with an array for each input, by tensor name. Default: random inputs.")  # fmt: skip
+@click.option("--outputs", type=_FILE, help="npz file to write the outputs to, by tensor name.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+@click.option("--check", is_flag=True, help="Compare every element with the float64 reference.")
+@json_option
+@click.pass_context
+def run(
+    ctx: click.Context,
+    graph_file: Path,
+    device: str | None,
+    inputs: Path | None,
+    outputs: Path | None,
+    seed: int,
+    check: bool,
+    as_json: bool,
+) -> None:
+    r"""Run a graph once on a device.
+
+    It is compiled first, unless the cache has its code.
+
+    Exit code 1 if --check finds a wrong element.
+
+    \b
+    Examples:
+      fusilli run graph.json --device cpu --check
+      fusilli run graph.json --device hip:1 --inputs in.npz --outputs out.npz
+    """
+    graph = load_graph(graph_file)
+    device = device or Options.from_env().device
+    arrays = load_inputs(graph, inputs) if inputs else graph.random_inputs(seed)
+    results = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
+    with progress() as step:
+        step.say(f"building '{graph.name}' for {device}")
+        executable = build(graph, device=device)
+        step.say(f"running on {device}")
+        start = time.perf_counter()
+        executable.run({**arrays, **results})
+        seconds = time.perf_counter() - start
+        if check:
+            step.say("computing the float64 reference")
+        comparisons = numerics.check(graph, {**arrays}, {**results}) if check else []
+    if outputs:
+        save_outputs(results, outputs)
+    wrong = [comparison for comparison in comparisons if not comparison.ok]
+    if as_json:
+        print_json(_document(graph.name, device, seconds, results, comparisons, check))
+    else:
+        _print(device, seconds, results, comparisons)
+    for comparison in wrong:
+        click.echo(f"wrong result: {comparison}", err=True)
+    ctx.exit(1 if wrong else 0)
+
+
+def _summary(array: np.ndarray[Any, Any]) -> dict[str, float]:
+    """Least, mean and largest value; NaN if there is one, or if the array is empty."""
+    values = array.astype(np.float64)
+    if not values.size:
+        return dict.fromkeys(("min", "mean", "max"), float("nan"))
+    return {"min": float(values.min()), "mean": float(values.mean()), "max": float(values.max())}
+
+
+def _document(
+    name: str,
+    device: str,
+    seconds: float,
+    results: dict[TensorAttr, np.ndarray[Any, Any]],
+    comparisons: list[Comparison],
+    check: bool,
+) -> dict[str, Any]:
+    checks = {comparison.tensor: comparison for comparison in comparisons}
+    outputs = []
+    for tensor, array in results.items():
+        entry: dict[str, Any] = {"name": tensor.name, "dims": tensor.dims, "data_type": tensor.data_type.name}
+        entry |= _summary(array)
+        if tensor in checks:
+            found = checks[tensor]
+            entry |= {name: getattr(found, name) for name in ("ok", "max_error", "max_ratio", "tolerance", "index")}
+        outputs.append(entry)
+    ok = all(comparison.ok for comparison in comparisons) if check else None
+    return {"graph": name, "device": device, "seconds": seconds, "ok": ok, "outputs": outputs}
+
+
+def _print(
+    device: str, seconds: float, results: dict[TensorAttr, np.ndarray[Any, Any]], comparisons: list[Comparison]
+) -> None:
+    columns = ["output", "dims", "type", "min", "mean", "max"]
+    rows: list[list[object]] = [
+        [tensor.name, "x".join(map(str, tensor.dims)), tensor.data_type.name, *_summary(array).values()]
+        for tensor, array in results.items()
+    ]
+    if comparisons:
+        columns += ["max error", "error/tolerance", "right"]
+        for row, comparison in zip(rows, comparisons, strict=True):
+            row += [comparison.max_error, comparison.max_ratio, comparison.ok]
+    print_table(columns, rows)
+    click.echo(f"{seconds * 1e3:.3g} ms on {device} (first call)")

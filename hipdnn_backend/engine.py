@@ -1,0 +1,183 @@
+"""What an engine is to this package: a protocol, so that engines of any origin are used alike.
+
+Graphs travel as bytes in hipDNN's wire format and buffers as addresses, as they do through the C plugin API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+from hipdnn_backend.wire import EngineConfig, EngineDetails
+
+__all__ = ["KNOWN_ENGINES", "Engine", "EngineId", "Override", "Plan", "Support", "engine_id", "engine_name"]
+
+EngineId = NewType("EngineId", int)
+"""Signed 64-bit number of an engine: the hash of its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether an engine runs a graph; true in conditions if it does.
+
+    Attributes:
+        ok: it does.
+        node: name of the node that is declined, "" if none or if the whole graph is.
+        rule: short stable name of the rule that declines, "" if ``ok``.
+        reason: one sentence with the values seen, "" if ``ok``.
+    """
+
+    ok: bool
+    node: str = ""
+    rule: str = ""
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @classmethod
+    def yes(cls) -> Support:
+        """The graph is served."""
+        return cls(True)
+
+    @classmethod
+    def no(cls, reason: str, *, node: str = "", rule: str) -> Support:
+        """The graph is declined."""
+        return cls(False, node, rule, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Other dims for a tensor in one execution of a plan whose graph allows it.
+
+    Attributes:
+        dims: logical order, as many as the tensor has.
+        strides: in elements.
+    """
+
+    dims: Sequence[int]
+    strides: Sequence[int]
+
+
+class Plan(Protocol):
+    """A graph compiled by an engine."""
+
+    @property
+    def workspace_size(self) -> int:
+        """Bytes of device memory that `execute` needs."""
+        ...
+
+    def execute(
+        self,
+        pack: Mapping[int, int],
+        *,
+        workspace: int = 0,
+        stream: int = 0,
+        overrides: Mapping[int, Override] | None = None,
+    ) -> None:
+        """Enqueue one execution and return.
+
+        Args:
+            pack: tensor uid → address of its buffer: device memory, host memory for runtime scalars. The caller owns
+                the buffers, which stay valid until the stream has passed the execution. Unknown uids are ignored.
+            workspace: address of device memory of at least `workspace_size` bytes, 0 if that is 0.
+            stream: address of the HIP stream, 0 for the default stream.
+            overrides: tensor uid → its dims this time.
+
+        Raises:
+            EngineError: a uid or the workspace is missing, or the device failed.
+        """
+        ...
+
+    def serialize(self) -> bytes:
+        """The plan as bytes from which the same engine can restore it.
+
+        Raises:
+            EngineError: the engine cannot.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the plan; it is not usable afterwards. A second call does nothing."""
+        ...
+
+
+class Engine(Protocol):
+    """Compiles and runs operation graphs. Methods may be called from any thread."""
+
+    @property
+    def id(self) -> EngineId:
+        """The hash of the name, see `engine_id`."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """E.g. ``FUSILLI_ENGINE``."""
+        ...
+
+    def support(self, graph: bytes) -> Support:
+        """Whether the engine runs the graph. Cheap: it is asked often, and damaged bytes are declined, not raised."""
+        ...
+
+    def details(self, graph: bytes) -> EngineDetails:
+        """Knobs and behaviour notes for the graph.
+
+        Raises:
+            EngineError: the engine does not run the graph.
+        """
+        ...
+
+    def workspace_size(self, graph: bytes, config: EngineConfig) -> int:
+        """Upper bound in bytes for a plan of that configuration.
+
+        Raises:
+            EngineError: the engine does not run the graph, or not so.
+        """
+        ...
+
+    def build(self, graph: bytes, config: EngineConfig) -> Plan:
+        """Compile. Nothing of ``graph`` is referred to afterwards.
+
+        Raises:
+            EngineError: the engine does not run the graph, or compiling failed.
+        """
+        ...
+
+    def restore(self, payload: bytes) -> Plan:
+        """A plan from what `Plan.serialize` gave.
+
+        Raises:
+            EngineError: the bytes are damaged, of another engine, target or version.
+        """
+        ...
+
+
+def engine_id(name: str) -> EngineId:
+    """The id that hipDNN gives an engine of that name: signed 64-bit FNV-1a of its UTF-8 bytes, 0 for ""."""
+    if not name:
+        return EngineId(0)
+    value = 0xCBF29CE484222325
+    for byte in name.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return EngineId(value - 2**64 if value >= 2**63 else value)
+
+
+KNOWN_ENGINES: dict[int, str] = {
+    engine_id(name): name
+    for name in (
+        "FUSILLI_ENGINE",
+        "MIOPEN_ENGINE",
+        "MIOPEN_ENGINE_DETERMINISTIC",
+        "HIPBLASLT_ENGINE",
+        "HIP_MLOPS_ENGINE",
+        "ASM_SDPA_ENGINE",
+        "ROCKE_ENGINE",
+    )
+}
+"""Id → name of engines that hipDNN knows or knew by itself."""
+
+
+def engine_name(id_: int) -> str:
+    """The name of an engine that does not say it: a known one, or the id as hipDNN prints it."""
+    return KNOWN_ENGINES.get(id_) or f"0x{id_ % 2**64:016X}"

@@ -1,0 +1,40 @@
+"""The exceptions of the backend. They derive from built-in ones, because this package imports none of the others."""
+
+from __future__ import annotations
+
+__all__ = ["EngineError", "WireError"]
+
+
+class EngineError(RuntimeError):
+    """An engine, or the plugin that it comes from, failed or broke the contract of the plugin API.
+
+    Attributes:
+        where: path of the plugin and function, e.g. ``libx.so: hipdnnEnginePluginCreate``.
+        status: the status that it returned, 0 if the call succeeded with a result that breaks the contract.
+    """
+
+    def __init__(self, where: str, reason: str, status: int = 0) -> None:
+        self.where = where
+        self.status = status
+        super().__init__(f"{where}: {reason}")
+
+
+class WireError(ValueError):
+    """Bytes or JSON are not what the hipDNN schema says, or a record cannot be written in the chosen layout.
+
+    Attributes:
+        path: where, in the schema's words, e.g. ``nodes[2].attributes.x_tensor_uid`` ("" for the buffer as a whole).
+        reason: what is wrong there, with the values seen.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}" if path else reason)
+
+    def under(self, parent: str) -> WireError:
+        """The same error one level further out: ``parent`` is put in front of the path."""
+        if not self.path:
+            return WireError(parent, self.reason)
+        joint = "" if self.path.startswith("[") else "."
+        return WireError(f"{parent}{joint}{self.path}", self.reason)

@@ -1,0 +1,38 @@
+"""What every test can rely on: no settings of the caller's, and a compile cache of the test run's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_PREFIX = "FUSILLI_"
+
+
+def pytest_configure() -> None:
+    """Forget the caller's settings before any test module is imported."""
+    for name in [name for name in os.environ if name.startswith(_PREFIX)]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _run_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One private cache per test run, shared by the xdist workers so that a graph is compiled once."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    cache = root / "fusilli-cache"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    os.environ["FUSILLI_CACHE_DIR"] = str(cache)
+    yield
+    os.environ.pop("FUSILLI_CACHE_DIR", None)
+
+
+@pytest.fixture
+def cold_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache directory, mode 0700, for this test alone."""
+    cache = tmp_path / "cold-cache"
+    cache.mkdir(mode=0o700)
+    monkeypatch.setenv("FUSILLI_CACHE_DIR", str(cache))
+    return cache

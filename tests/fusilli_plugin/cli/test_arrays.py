@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from fusilli_plugin.cli.arrays import load_inputs, save_outputs
+from graph_api import DataType, Graph, GraphError, PointwiseMode
+
+ONES = np.ones((2, 3), np.float32)
+
+
+def identity(data_type: DataType, name: str = "x") -> Graph:
+    g = Graph("identity", io_data_type=data_type)
+    x = g.tensor(name, dim=(2, 3), stride=(1, 2))
+    g.pointwise(PointwiseMode.IDENTITY, x).set_output(True).set_name("y")
+    return g.validate()
+
+
+def test_arrays_are_found_by_name(add_graph: Graph, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", b=2 * ONES, a=ONES)
+    loaded = load_inputs(add_graph, tmp_path / "in.npz")
+    assert {tensor.name: float(array[0, 0]) for tensor, array in loaded.items()} == {"a": 1.0, "b": 2.0}
+
+
+def test_arrays_get_the_strides_of_their_tensor(tmp_path: Path) -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.savez(tmp_path / "in.npz", x=values)
+    (array,) = load_inputs(identity(DataType.FLOAT), tmp_path / "in.npz").values()
+    assert array.strides == (4, 8)
+    np.testing.assert_array_equal(array, values)
+
+
+@pytest.mark.parametrize("data_type", [DataType.HALF, DataType.BFLOAT16, DataType.DOUBLE, DataType.INT8])
+def test_what_is_saved_can_be_loaded(data_type: DataType, tmp_path: Path) -> None:
+    g = identity(data_type)
+    (x,) = g.arguments().inputs
+    array = x.empty()
+    array[...] = [[1, 2, 3], [4, 5, 6]]
+    save_outputs({x: array}, tmp_path / "out.npz")
+    (loaded,) = load_inputs(g, tmp_path / "out.npz").values()
+    assert loaded.dtype == data_type.numpy
+    np.testing.assert_array_equal(loaded.astype(float), array.astype(float))
+
+
+@pytest.mark.parametrize("name", ["file", "layer-1/add", "0x", "a.b", "ä ö"])
+def test_any_tensor_name_can_be_saved(name: str, tmp_path: Path) -> None:
+    g = identity(DataType.FLOAT, name)
+    (x,) = g.arguments().inputs
+    save_outputs({x: x.empty()}, tmp_path / "out.npz")
+    assert [tensor.name for tensor in load_inputs(g, tmp_path / "out.npz")] == [name]
+
+
+def test_floats_are_converted_and_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "in.npz", x=np.full((2, 3), 1.00390625))
+    (array,) = load_inputs(identity(DataType.BFLOAT16), tmp_path / "in.npz").values()
+    assert array.dtype == ml_dtypes.bfloat16
+    assert float(array[0, 0]) == 1.0  # halfway to the next bfloat16, 1.0078125: rounds to even
+    assert "'x' is converted from float64 to bfloat16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": ONES}, "no array for input 'b'"),
+        ({"a": ONES, "b": ONES, "y": ONES}, "'y' is no input of 'add_relu'; inputs are 'a', 'b'"),
+        ({"a": ONES, "b": ONES, "c": ONES}, "has no tensor 'c'"),
+        ({"a": ONES, "b": ONES[:1]}, r"'b' has shape \(1, 3\), the tensor's dims are \(2, 3\)"),
+        ({"a": ONES, "b": ONES.astype(complex)}, "'b' has dtype complex128"),
+        ({"a": ONES, "b": ONES.astype("S4")}, "'b' has dtype"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(
+    arrays: dict[str, np.ndarray], message: str, add_graph: Graph, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "in.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match=message):
+        load_inputs(add_graph, tmp_path / "in.npz")
+
+
+def test_pickled_objects_are_refused(add_graph: Graph, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", a=np.array([{}], dtype=object), b=ONES)
+    with pytest.raises(GraphError, match="without pickled objects"):
+        load_inputs(add_graph, tmp_path / "in.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", b"\x93NUMPY", b"text"])
+def test_other_files_are_refused(content: bytes, add_graph: Graph, tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    path.write_bytes(content)
+    with pytest.raises(GraphError, match="npz"):
+        load_inputs(add_graph, path)
+
+
+def test_a_damaged_archive_is_refused(add_graph: Graph, tmp_path: Path) -> None:
+    path = tmp_path / "in.npz"
+    np.savez_compressed(path, a=ONES, b=np.arange(6, dtype=np.float32).reshape(2, 3))
+    data = bytearray(path.read_bytes())
+    data[60:90] = bytes(30)
+    path.write_bytes(data)
+    with pytest.raises(GraphError, match="not a readable"):
+        load_inputs(add_graph, path)
+
+
+def test_a_npy_file_is_refused(add_graph: Graph, tmp_path: Path) -> None:
+    np.save(tmp_path / "in.npy", ONES)
+    with pytest.raises(GraphError, match=r"a \.npz file is needed"):
+        load_inputs(add_graph, tmp_path / "in.npy")

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fusilli_plugin import __version__
+from fusilli_plugin.cli import cli
+
+COMMANDS = ["demo", "compile", "run", "inspect", "doctor", "cache", "replay"]
+
+
+def start(*args: str, **kwargs: object) -> subprocess.Popen[str]:
+    code = "from fusilli_plugin.cli import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,  # type: ignore[call-overload]
+    )
+
+
+def test_help_lists_every_command(fusilli: Callable[..., Result]) -> None:
+    output = fusilli("--help").output
+    assert all(f"\n  {name} " in output for name in COMMANDS)
+    assert "Examples:\n" in output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(fusilli: Callable[..., Result], command: str) -> None:
+    result = fusilli(command, "--help")
+    assert result.exit_code == 0
+    assert f"\n    fusilli {command}" in result.output
+    assert "--debug" in result.output
+
+
+def test_version(fusilli: Callable[..., Result]) -> None:
+    assert fusilli("--version").output == f"fusilli, version {__version__}\n"
+
+
+@pytest.mark.parametrize("args", [["frobnicate"], ["run"], ["compile", "nowhere.json", "--target", "cpu", "-o", "x"]])
+def test_usage_errors_exit_with_2(fusilli: Callable[..., Result], args: list[str]) -> None:
+    result = fusilli(*args)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+
+
+def test_user_errors_are_one_paragraph_without_traceback(fusilli: Callable[..., Result], tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    path.write_text("{}")
+    result = fusilli("run", path, "--device", "cpu")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"Error: {path}: ")
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_debug_shows_the_traceback(fusilli: Callable[..., Result], tmp_path: Path, place: str) -> None:
+    path = tmp_path / "graph.json"
+    path.write_text("{}")
+    args = ["run", str(path), "--device", "cpu"]
+    result = fusilli(*(["--debug", *args] if place == "before" else [*args, "--debug"]))
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+
+
+def test_a_bad_log_level_is_named(fusilli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSILLI_LOG_LEVEL", "loud")
+    result = fusilli("cache", "stats")
+    assert result.exit_code == 2
+    assert "FUSILLI_LOG_LEVEL='loud'" in result.stderr
+
+
+def test_bugs_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("fusilli_plugin.cli.cache._open", explode)
+    assert isinstance(CliRunner().invoke(cli, ["cache", "stats"]).exception, ZeroDivisionError)
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    code = "from fusilli_plugin.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "cache", "stats"], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60
+    )
+    os.close(write)
+    assert done.returncode == 141
+    assert done.stderr == ""
+
+
+def test_an_interrupt_ends_quietly() -> None:
+    # standard input stays open, so the command waits for a graph until the interrupt comes
+    process = start("run", "-", "--device", "cpu", stdin=subprocess.PIPE)
+    _wait_until_it_reads(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+
+
+def _wait_until_it_reads(pid: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        wchan = Path(f"/proc/{pid}/wchan").read_text()
+        if "pipe" in wchan:
+            return
+        time.sleep(0.05)
+    pytest.fail("the command does not read standard input")

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from iree_bridge import reproducer
+from iree_bridge.reproducer import Reproducer
+from iree_bridge.target import Target
+
+Fusilli = Callable[..., Result]
+GOOD_IR = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }\n"
+BAD_IR = "func.func @main() { oops.no_such_op }\n"
+
+
+def saved(folder: Path, ir: str) -> Path:
+    failed = Reproducer(
+        name="conv",
+        target=Target("llvm-cpu", "generic"),
+        flags=("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=generic"),
+        global_flags=(),
+        graph_json=None,
+        ir=ir,
+        diagnostics="error: what was seen",
+        versions={"iree-base-compiler": "3.13.0"},
+    )
+    path = reproducer.save(folder / "failures", failed, keep=3)
+    assert path is not None
+    return path
+
+
+def test_show_only_shows_the_flags(fusilli: Fusilli, tmp_path: Path) -> None:
+    result = fusilli("replay", saved(tmp_path, BAD_IR), "--show")
+    assert result.exit_code == 0
+    assert "'conv' for cpu:generic, made with iree-base-compiler 3.13.0" in result.stdout
+    assert "  --iree-llvmcpu-target-cpu=generic\n" in result.stdout
+    assert "iree-compile module.mlir" in result.stdout
+
+
+@pytest.mark.mlir
+def test_what_still_fails_exits_with_1(fusilli: Fusilli, tmp_path: Path) -> None:
+    result = fusilli("replay", saved(tmp_path, BAD_IR), "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["ok"] is False
+    assert "oops" in document["error"]
+    assert document["flags"][0] == "--iree-hal-target-backends=llvm-cpu"
+
+
+@pytest.mark.mlir
+def test_what_works_now_exits_with_0(fusilli: Fusilli, tmp_path: Path) -> None:
+    result = fusilli("replay", saved(tmp_path, GOOD_IR))
+    assert result.exit_code == 0
+    assert result.stdout.endswith("it compiles now\n")
+
+
+def test_a_folder_that_others_can_write_is_refused(fusilli: Fusilli, tmp_path: Path) -> None:
+    folder = saved(tmp_path, GOOD_IR)
+    folder.chmod(0o777)
+    result = fusilli("replay", folder)
+    assert result.exit_code == 2
+    assert "writable by you alone" in result.stderr
+
+
+def test_a_folder_without_a_reproducer_is_refused(fusilli: Fusilli, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    result = fusilli("replay", tmp_path)
+    assert result.exit_code == 2
+    assert "no reproducer" in result.stderr

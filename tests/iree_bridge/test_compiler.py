@@ -1,0 +1,469 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graph_api import CompileError, DataType, FusilliError, Graph, PointwiseMode
+from iree_bridge import compiler, reproducer
+from iree_bridge.compiler import CompiledCode, EmittedIr, Recipe
+from iree_bridge.inspect import inspect_graph, inspect_mlir
+from iree_bridge.options import CompileMode, Options
+from iree_bridge.target import Target
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = Target.parse("cpu")
+# Half the compile time of the CPU target; most of what follows is not about the code.
+FAST = Target.parse("sm_80")
+pytestmark = pytest.mark.iree_cpu
+
+# Compiles in a sixth of the time of a module with code in it.
+EMPTY = "func.func @main() { return }"
+ADD = """
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %y = arith.addf %x, %x : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+"""
+# Broadcast of 3 against 4: found only when the operation is lowered.
+MISFIT = """
+!a = !torch.vtensor<[16,3],f32>
+!b = !torch.vtensor<[16,4],f32>
+func.func @main(%a: !a, %b: !b) -> !a {
+  %1 = torch.constant.int 1
+  %y = torch.aten.add.Tensor %a, %b, %1 : !a, !b, !torch.int -> !a LOCATION
+  return %y : !a
+}
+"""
+# torch-mlir makes a null type of an 8-bit integer NCHW convolution, and the compiler a segmentation fault.
+CRASH = """
+!x = !torch.vtensor<[1,4,8,8],si8>
+!w = !torch.vtensor<[4,4,3,3],si8>
+func.func @main(%x: !x, %w: !w) -> !x {
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %0 = torch.constant.int 0
+  %1 = torch.constant.int 1
+  %ones = torch.prim.ListConstruct %1, %1 : (!torch.int, !torch.int) -> !torch.list<int>
+  %zeros = torch.prim.ListConstruct %0, %0 : (!torch.int, !torch.int) -> !torch.list<int>
+  %y = torch.aten.convolution %x, %w, %none, %ones, %ones, %ones, %false, %zeros, %1
+    : !x, !w, !torch.none, !torch.list<int>, !torch.list<int>, !torch.list<int>, !torch.bool, !torch.list<int>,
+      !torch.int -> !x
+  return %y : !x
+}
+"""
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    return Options(cache_dir=tmp_path / "cache")
+
+
+def relu(name: str = "relu", size: int = 16, mode: PointwiseMode = PointwiseMode.RELU_FWD) -> Graph:
+    graph = Graph(name, io_data_type=DataType.FLOAT, compute_data_type=DataType.FLOAT)
+    x = graph.tensor(f"{name}_x", dim=(size,))
+    graph.pointwise(mode, x, name=f"{name}_node").set_output(True)
+    return graph.validate()
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what the compiler was asked to compile, in order."""
+    asked: list[str] = []
+    original: Callable[..., Any] = compiler._request_compile
+
+    def counted(ir: EmittedIr, job: Any, **more: Any) -> Any:
+        asked.append(job.name)
+        return original(ir, job, **more)
+
+    monkeypatch.setattr(compiler, "_request_compile", counted)
+    return asked
+
+
+def in_new_process(code: str, cache: Path, **environment: str) -> str:
+    prelude = (
+        "import sys\nfrom graph_api import DataType, Graph, PointwiseMode\n"
+        "from iree_bridge import compiler\nfrom iree_bridge.target import Target\n"
+        "graph = Graph('relu', io_data_type=DataType.FLOAT, compute_data_type=DataType.FLOAT)\n"
+        "graph.pointwise(PointwiseMode.RELU_FWD, graph.tensor('x', dim=(16,))).set_output(True)\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", prelude + code],
+        cwd=ROOT,
+        env=dict(os.environ) | {"FUSILLI_CACHE_DIR": str(cache)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert out.returncode == 0, out.stderr
+    return out.stdout.strip()
+
+
+def test_a_graph_is_compiled_once(options: Options, compiles: list[str]) -> None:
+    first = compiler.compile_code(relu(), FAST, options)
+    assert not first.from_cache
+    assert first.dispatches == 1
+    assert first.seconds > 0
+    assert first.flags == FAST.flags()
+    assert first.target == FAST
+    second = compiler.compile_code(relu(), FAST, options)
+    assert second == dataclasses.replace(first, from_cache=True)
+    assert compiles == ["relu"]
+
+
+def test_names_do_not_matter_and_the_rest_does(options: Options, compiles: list[str]) -> None:
+    code = compiler.compile_code(relu(), FAST, options)
+    assert compiler.compile_code(relu("other/name é"), FAST, options).key == code.key
+    assert compiles == ["relu"]
+    keys = {
+        code.key,
+        compiler.compile_code(relu(size=17), FAST, options).key,
+        compiler.compile_code(relu(mode=PointwiseMode.TANH_FWD), FAST, options).key,
+        compiler.compile_code(relu(), Target.parse("gfx942"), options).key,
+    }
+    assert len(keys) == 4
+
+
+def test_the_host_processor_is_part_of_the_key(options: Options) -> None:
+    other = dataclasses.replace(CPU, features="x86_64-other,avx2")
+    graph = relu()
+    keys = {compiler._graph_key(graph, compiler.recipe_for(graph, target, options)) for target in (CPU, other)}
+    assert len(keys) == 2
+
+
+def test_code_does_not_depend_on_names_or_on_when_it_is_compiled(options: Options) -> None:
+    graph = relu()
+    first = compiler.compile_code(graph, CPU, options, refresh=True)
+    second = compiler.compile_code(relu("other"), CPU, options, refresh=True)
+    assert not second.from_cache
+    assert first.vmfb == second.vmfb
+
+
+def test_a_second_graph_with_the_same_ir_is_a_hit_of_the_second_level(
+    options: Options, compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = compiler.compile_code(relu(), FAST, options)
+    monkeypatch.setattr(compiler.versions, "emitter_version", lambda: "another emitter, same IR")
+    again = compiler.compile_code(relu(), FAST, options)
+    assert again.from_cache
+    assert again.key == code.key
+    assert compiles == ["relu"]
+    monkeypatch.setattr(compiler, "_emit", lambda job: pytest.fail("the first level must know it now"))
+    assert compiler.compile_code(relu(), FAST, options).key == code.key
+
+
+def test_a_hit_starts_no_process_and_imports_no_compiler(options: Options) -> None:
+    compiler.compile_code(relu(), FAST, options)
+    code = (
+        "code = compiler.compile_code(graph, Target.parse('sm_80'))\n"
+        "import os; children = open(f'/proc/self/task/{os.getpid()}/children').read().split()\n"
+        "print(code.from_cache, children, [name for name in sys.modules if name.startswith('iree.')])"
+    )
+    assert in_new_process(code, options.cache_dir) == "True [] []"
+    assert in_new_process(code, options.cache_dir, FUSILLI_COMPILE="never") == "True [] []"
+
+
+def test_never_names_the_key_and_starts_no_worker(options: Options, compiles: list[str]) -> None:
+    never = dataclasses.replace(options, compile=CompileMode.NEVER, python=Path("/nonexistent"))
+    with pytest.raises(
+        CompileError, match=r"'relu' is not in the cache for target sm_80 .* graph key [0-9a-f]{64} in /"
+    ):
+        compiler.compile_code(relu(), FAST, never)
+    with pytest.raises(CompileError, match=r"'module' is not in the cache .* code key [0-9a-f]{64}"):
+        compiler.compile_mlir(EMPTY, FAST, never)
+    with pytest.raises(CompileError, match="FUSILLI_COMPILE=never"):
+        compiler.emit(relu(), FAST, never)
+    assert compiles == []
+
+
+def test_threads_that_ask_at_once_share_one_compile(options: Options, compiles: list[str]) -> None:
+    results: list[CompiledCode] = []
+    start = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        graph = relu(f"thread{number}")
+        start.wait()
+        results.append(compiler.compile_code(graph, FAST, options))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8
+    assert len({result.vmfb for result in results}) == 1
+    assert len(compiles) == 1
+
+
+def test_threads_share_one_compile_without_a_cache_to_write(tmp_path: Path, compiles: list[str]) -> None:
+    (tmp_path / "file").write_text("")
+    options = Options(cache_dir=tmp_path / "file" / "cache")
+    results: list[bytes] = []
+    start = threading.Barrier(4)
+
+    def work() -> None:
+        start.wait()
+        results.append(compiler.compile_mlir(EMPTY, FAST, options).vmfb)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert len(compiles) == 1
+    assert not compiler.compile_mlir(EMPTY, FAST, options).from_cache
+
+
+def test_threads_share_one_failure(options: Options, compiles: list[str]) -> None:
+    failures: list[str] = []
+    start = threading.Barrier(3)
+
+    def work() -> None:
+        start.wait()
+        try:
+            compiler.compile_mlir("nonsense", FAST, options)
+        except CompileError as error:
+            failures.append(str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failures) == 3
+    assert len(compiles) <= 3
+
+
+def test_processes_that_share_a_cold_cache_compile_once(options: Options) -> None:
+    code = "print(compiler.compile_code(graph, Target.parse('sm_80')).from_cache)"
+    answers: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(in_new_process(code, options.cache_dir))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == ["False", "True"]
+
+
+def test_a_forked_child_compiles(options: Options) -> None:
+    code = (
+        "import os\ncompiler.compile_code(graph, Target.parse('sm_80'))\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    code = compiler.compile_code(graph, Target.parse('sm_80'), refresh=True)\n"
+        "    os._exit(3 if code.from_cache else 0)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    assert in_new_process(code, options.cache_dir) == "0"
+
+
+def test_a_damaged_entry_is_compiled_again(options: Options, compiles: list[str]) -> None:
+    code = compiler.compile_code(relu(), FAST, options)
+    (entry,) = (options.cache_dir / "v1" / "code").rglob("*.bin")
+    entry.write_bytes(entry.read_bytes()[:-3])
+    again = compiler.compile_code(relu(), FAST, options)
+    assert not again.from_cache
+    assert again.vmfb == code.vmfb
+    assert len(compiles) == 2
+    assert compiler.compile_code(relu(), FAST, options).from_cache
+
+
+def test_refresh_compiles_again(options: Options, compiles: list[str]) -> None:
+    compiler.compile_code(relu(), FAST, options)
+    assert not compiler.compile_code(relu(), FAST, options, refresh=True).from_cache
+    assert len(compiles) == 2
+
+
+def test_a_readonly_cache_serves(options: Options, tmp_path: Path, compiles: list[str]) -> None:
+    compiler.compile_code(relu(), FAST, options)
+    other = Options(cache_dir=tmp_path / "own", cache_readonly=(options.cache_dir,))
+    assert compiler.compile_code(relu(), FAST, other).from_cache
+    assert len(compiles) == 1
+    assert not (tmp_path / "own").exists()
+
+
+def test_an_error_names_the_node_and_keeps_a_reproducer(options: Options) -> None:
+    located = MISFIT.replace("LOCATION", 'loc("bias/add-0")')
+    recipe = Recipe(CPU, CPU.flags())
+    with pytest.raises(CompileError) as caught:
+        compiler.inspect_ir(EmittedIr(MISFIT.replace("LOCATION", ""), located), recipe, options, name="my graph/1")
+    message = str(caught.value)
+    assert "module 'my graph/1' could not be compiled for cpu" in message
+    assert "node 'bias/add-0': " in message
+    assert len(message.splitlines()) <= 20
+    folder = caught.value.reproducer
+    assert folder is not None
+    assert folder.parent == options.cache_dir / "failures"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert str(folder) in message
+    assert (folder / "module.mlir").read_text() == located
+    assert (folder / "flags.txt").read_text().splitlines() == list(CPU.flags())
+    assert (folder / "command.txt").read_text().startswith("iree-compile module.mlir -o module.vmfb --iree-hal-")
+    assert "bias/add-0" in (folder / "diagnostics.txt").read_text()
+    assert json.loads((folder / "versions.json").read_text())["versions"]["iree-base-compiler"].startswith("3.13.")
+
+
+def test_a_failing_graph_leaves_its_json(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_emit", lambda job: EmittedIr("nonsense", "nonsense"))
+    graph = relu()
+    with pytest.raises(CompileError, match="graph 'relu' could not be compiled for sm_80: parsing failed") as caught:
+        compiler.compile_code(graph, FAST, options)
+    assert caught.value.reproducer is not None
+    text = (caught.value.reproducer / "graph.json").read_text()
+    assert Graph.from_json(text).to_json() == graph.to_json()
+
+
+def test_a_message_is_short_whatever_the_compiler_says(options: Options) -> None:
+    text = ADD.replace("arith.addf", "x" * 100_000)
+    with pytest.raises(CompileError) as caught:
+        compiler.compile_mlir(text, FAST, options)
+    assert len(str(caught.value)) < 6000
+    assert len(str(caught.value).splitlines()) <= 20
+
+
+def test_the_number_of_reproducers_is_bounded(options: Options) -> None:
+    few = dataclasses.replace(options, failures=2)
+    seen: list[Path | None] = []
+    for number in range(4):
+        with pytest.raises(CompileError) as caught:
+            compiler.compile_mlir(f"nonsense{number}", FAST, few)
+        seen.append(caught.value.reproducer)
+    assert len(set(seen)) == 4
+    assert len(list((options.cache_dir / "failures").iterdir())) == 2
+    with pytest.raises(CompileError) as caught:
+        compiler.compile_mlir("nonsense", FAST, dataclasses.replace(options, failures=0))
+    assert caught.value.reproducer is None
+
+
+def test_an_error_without_a_place_for_a_reproducer(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CompileError, match="parsing failed") as caught:
+        compiler.compile_mlir("nonsense", FAST, Options(cache_dir=tmp_path / "file" / "cache"))
+    assert caught.value.reproducer is None
+
+
+def test_replay(options: Options) -> None:
+    with pytest.raises(CompileError) as caught:
+        compiler.compile_mlir("nonsense", FAST, options, flags=["--iree-opt-level=O2"], name="n")
+    assert caught.value.reproducer is not None
+    failed = reproducer.load(caught.value.reproducer)
+    assert failed.flags == (*FAST.flags(), "--iree-opt-level=O2")
+    assert failed.target == FAST
+    assert "--iree-opt-level=O2" in failed.command()
+    with pytest.raises(CompileError, match="parsing failed"):
+        compiler.replay(failed, options)
+    assert len(list((options.cache_dir / "failures").iterdir())) == 1
+    mended = compiler.replay(dataclasses.replace(failed, ir=EMPTY), options)
+    assert mended.vmfb
+    assert not mended.from_cache
+    assert not (options.cache_dir / "v1").exists() or not list((options.cache_dir / "v1" / "code").rglob("*.bin"))
+
+
+@pytest.mark.parametrize("damage", ["missing", "file", "empty", "json", "writable"])
+def test_a_reproducer_that_is_none(options: Options, tmp_path: Path, damage: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        compiler.compile_mlir("nonsense", FAST, options)
+    folder = caught.value.reproducer
+    assert folder is not None
+    if damage == "missing":
+        folder = tmp_path / "missing"
+    elif damage == "file":
+        folder = folder / "flags.txt"
+    elif damage == "empty":
+        folder = tmp_path / "empty"
+        folder.mkdir()
+    elif damage == "json":
+        (folder / "versions.json").write_text("{")
+    else:
+        folder.chmod(0o777)
+    with pytest.raises(FusilliError, match=str(folder)):
+        reproducer.load(folder)
+
+
+def test_a_crash_is_an_error_and_the_next_compile_works(options: Options) -> None:
+    with pytest.raises(CompileError, match=r"the compiler crashed \(killed by SIGSEGV\)") as caught:
+        compiler.compile_mlir(CRASH, CPU, options)
+    assert caught.value.reproducer is not None
+    assert (caught.value.reproducer / "module.mlir").read_text() == CRASH
+    assert compiler.compile_mlir(ADD, CPU, options).vmfb
+
+
+def test_a_timeout_is_an_error_and_the_next_compile_works(options: Options) -> None:
+    with pytest.raises(CompileError, match=r"took more than 0\.05 s and was stopped"):
+        compiler.compile_mlir(ADD, FAST, dataclasses.replace(options, timeout=0.05))
+    assert compiler.compile_mlir(EMPTY, FAST, options).vmfb
+
+
+def test_extra_flags_are_appended_and_part_of_the_key(options: Options, compiles: list[str]) -> None:
+    plain = compiler.compile_mlir(EMPTY, FAST, options)
+    extra = dataclasses.replace(options, extra_flags=("--iree-opt-level=O1",))
+    other = compiler.compile_mlir(EMPTY, FAST, extra)
+    assert other.flags == (*FAST.flags(), "--iree-opt-level=O1")
+    assert other.key != plain.key
+    assert len(compiles) == 2
+
+
+def test_a_flag_that_is_global_to_the_process_is_found_out(options: Options) -> None:
+    flag = "--iree-global-opt-propagate-transposes=false"
+    assert compiler.compile_mlir(ADD, CPU, options, flags=[flag]).flags[-1] == flag
+    assert compiler.compile_mlir(ADD, CPU, options, global_flags=[flag]).flags[-1] == flag
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--iree-nonsense=1", "the compiler has no flag --iree-nonsense=1"),
+        ("--iree-opt-level=O17", "iree-opt-level"),
+        (
+            "--iree-preprocessing-pass-pipeline=builtin.module(nonsense)",
+            "'nonsense' does not refer to a registered pass",
+        ),
+    ],
+)
+def test_a_faulty_flag_is_an_error(options: Options, flag: str, message: str) -> None:
+    with pytest.raises(CompileError, match=message):
+        compiler.compile_mlir(ADD, CPU, options, flags=[flag])
+    assert compiler.compile_mlir(ADD, CPU, options).vmfb
+
+
+def test_text_that_is_no_utf8(options: Options) -> None:
+    with pytest.raises(CompileError, match="UTF-8"):
+        compiler.compile_mlir("\udc80", FAST, options)
+
+
+def test_emitted_ir_has_names_only_in_its_locations(options: Options) -> None:
+    ir = compiler.emit(relu("name1"), FAST, options)
+    assert "name1" not in ir.ir
+    assert "name1_node" in ir.located_ir
+    assert compiler.emit(relu("other"), FAST, options).ir == ir.ir
+
+
+def test_key_parts_are_logged(options: Options, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "iree_bridge"):
+        compiler.compile_code(relu(), FAST, options)
+    for part in ("graph", "emitter", "variant", "flags", "global flags", "target", "iree"):
+        assert f"graph key part {part}: " in caplog.text
+
+
+def test_inspect(options: Options) -> None:
+    seen = inspect_graph(relu(), Target.parse("gfx942"), options)
+    assert seen.dispatches == 1
+    (kernel,) = seen.kernels
+    assert kernel.wavefront == 64
+    assert 0 < kernel.vgprs < 64
+    assert (seen.spills, seen.matrix) == (0, {})
+    seen = inspect_mlir(ADD, CPU, options)
+    assert (seen.dispatches, seen.kernels) == (1, ())

@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from iree_bridge import _frames, pool
+from iree_bridge.options import Options
+from iree_bridge.pool import Reply, WorkerError, WorkerPool
+from iree_bridge.target import Target
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.iree_cpu
+
+ADD = b"""
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %y = arith.addf %x, %x : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+"""
+# torch-mlir makes a null type of an 8-bit integer NCHW convolution, and the compiler a segmentation fault.
+CRASH = b"""
+!x = !torch.vtensor<[1,4,8,8],si8>
+!w = !torch.vtensor<[4,4,3,3],si8>
+func.func @main(%x: !x, %w: !w) -> !x {
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %0 = torch.constant.int 0
+  %1 = torch.constant.int 1
+  %ones = torch.prim.ListConstruct %1, %1 : (!torch.int, !torch.int) -> !torch.list<int>
+  %zeros = torch.prim.ListConstruct %0, %0 : (!torch.int, !torch.int) -> !torch.list<int>
+  %y = torch.aten.convolution %x, %w, %none, %ones, %ones, %ones, %false, %zeros, %1
+    : !x, !w, !torch.none, !torch.list<int>, !torch.list<int>, !torch.list<int>, !torch.bool, !torch.list<int>,
+      !torch.int -> !x
+  return %y : !x
+}
+"""
+# A compile that stops early: enough to have a worker at work.
+LOWER = {"op": "compile", "flags": ["--iree-hal-target-backends=llvm-cpu"], "phase": "flow"}
+COMPILE = {"op": "compile", "flags": list(Target.parse("cpu").flags())}
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[WorkerPool]:
+    made = WorkerPool(Options(cache_dir=tmp_path, workers=2, idle=60))
+    yield made
+    made.shutdown()
+
+
+def ask(workers: WorkerPool, *, timeout: float = 60, global_flags: tuple[str, ...] = ()) -> Reply:
+    reply = workers.request(LOWER, ADD, timeout=timeout, global_flags=global_flags)
+    assert reply.header["ok"]
+    assert b"util.func public" in reply.payload
+    return reply
+
+
+def only_worker(workers: WorkerPool) -> int:
+    (pid,) = workers.pids()
+    return pid
+
+
+def environment(pid: int) -> list[str]:
+    return [item for item in Path(f"/proc/{pid}/environ").read_text().split("\0") if item]
+
+
+def scratch_of(pid: int) -> Path:
+    return Path(next(item[7:] for item in environment(pid) if item.startswith("TMPDIR=")))
+
+
+def gone(pid: int, within: float = 10) -> bool:
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def run_host(code: str) -> str:
+    """What a host process prints that has a pool ``workers`` and can ``ask`` it."""
+    out = subprocess.run(
+        [sys.executable, "-c", _PRELUDE + code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert out.returncode == 0, out.stderr
+    return out.stdout.strip()
+
+
+_PRELUDE = f"""
+import os, resource, signal, sys, time
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+from pathlib import Path
+from iree_bridge.options import Options
+from iree_bridge.pool import WorkerPool
+workers = WorkerPool(Options(cache_dir=Path("/nonexistent"), workers=1))
+LOWER, COMPILE = {LOWER!r}, {COMPILE!r}
+def ask(header=LOWER):
+    return workers.request(header, {ADD!r}, timeout=60).header["ok"]
+"""
+
+
+def test_one_worker_serves_many_requests(workers: WorkerPool) -> None:
+    assert workers.pids() == ()
+    ask(workers)
+    first = only_worker(workers)
+    ask(workers)
+    assert only_worker(workers) == first
+
+
+def test_the_worker_is_cut_off_from_its_parent(workers: WorkerPool) -> None:
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    try:
+        ask(workers)
+    finally:
+        os.close(read)
+        os.close(write)
+    pid = only_worker(workers)
+    proc = Path(f"/proc/{pid}")
+    files = {os.readlink(entry) for entry in (proc / "fd").iterdir()}
+    assert not [name for name in files if name.startswith("pipe:")]
+    assert {item.partition("=")[0] for item in environment(pid)} <= {"PATH", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"}
+    assert os.getsid(pid) == pid
+    assert os.readlink(proc / "cwd") == "/"
+    limits = (proc / "limits").read_text()
+    (data,) = [line for line in limits.splitlines() if line.startswith("Max data size")]
+    assert data.split()[3] == str(8 << 30)
+    assert "-I" in (proc / "cmdline").read_text().split("\0")
+
+
+def test_its_folder_is_private_and_goes_with_it(workers: WorkerPool) -> None:
+    ask(workers)
+    scratch = scratch_of(only_worker(workers))
+    assert scratch.stat().st_mode & 0o777 == 0o700
+    workers.shutdown()
+    assert not scratch.exists()
+
+
+def test_a_crash_is_an_error_and_the_next_request_works(workers: WorkerPool) -> None:
+    with pytest.raises(WorkerError, match=r"crashed \(killed by SIGSEGV\)") as caught:
+        workers.request(COMPILE, CRASH, timeout=60)
+    assert caught.value.kind == "crash"
+    ask(workers)
+
+
+def test_a_timeout_kills_the_worker_and_the_next_request_works(workers: WorkerPool) -> None:
+    ask(workers)
+    pid = only_worker(workers)
+    with pytest.raises(WorkerError, match=r"more than 0\.05 s") as caught:
+        workers.request(COMPILE, ADD, timeout=0.05)
+    assert caught.value.kind == "timeout"
+    assert gone(pid, 2)
+    ask(workers)
+
+
+def test_a_memory_limit_ends_the_compile(tmp_path: Path) -> None:
+    # Enough to start (about 110 MiB), too little to compile.
+    small = WorkerPool(Options(cache_dir=tmp_path, workers=1, memory=128 << 20))
+    try:
+        with pytest.raises(WorkerError, match="MiB") as caught:
+            small.request(COMPILE, ADD, timeout=60)
+        assert caught.value.kind == "memory"
+    finally:
+        small.shutdown()
+
+
+def test_a_worker_that_cannot_start_within_its_memory_says_so(tmp_path: Path) -> None:
+    tiny = WorkerPool(Options(cache_dir=tmp_path, workers=1, memory=16 << 20))
+    for _ in range(2):
+        with pytest.raises(WorkerError, match="did not start") as caught:
+            tiny.request(LOWER, ADD, timeout=60)
+        assert caught.value.kind == "start"
+
+
+def test_a_worker_killed_while_idle_is_replaced(workers: WorkerPool) -> None:
+    ask(workers)
+    pid = only_worker(workers)
+    os.kill(pid, signal.SIGKILL)
+    ask(workers)
+    assert only_worker(workers) != pid
+
+
+def test_a_worker_killed_at_work_is_an_error_and_the_next_request_works(workers: WorkerPool) -> None:
+    ask(workers)
+    pid = only_worker(workers)
+    # A compile takes over half a second; it has begun once the statistics folder of the request is there.
+    scratch = scratch_of(pid)
+
+    def kill() -> None:
+        while not (scratch / "dump").exists():
+            time.sleep(0.005)
+        os.kill(pid, signal.SIGKILL)
+
+    shutil.rmtree(scratch / "dump")
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(WorkerError, match="killed by SIGKILL"):
+        workers.request(COMPILE, ADD, timeout=60)
+    killer.join()
+    ask(workers)
+
+
+def test_an_idle_worker_ends_by_itself(tmp_path: Path) -> None:
+    short = WorkerPool(Options(cache_dir=tmp_path, workers=1, idle=0.3))
+    try:
+        ask(short)
+        (pid,) = short.pids()
+        assert gone(pid)
+        ask(short)
+    finally:
+        short.shutdown()
+
+
+def test_the_number_of_workers_is_bounded(tmp_path: Path) -> None:
+    one = WorkerPool(Options(cache_dir=tmp_path, workers=1))
+    seen: set[int] = set()
+
+    def work() -> None:
+        ask(one)
+        seen.update(one.pids())
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 1
+    one.shutdown()
+    assert one.pids() == ()
+    assert all(gone(pid) for pid in seen)
+    ask(one)
+    one.shutdown()
+
+
+def test_each_set_of_global_flags_has_its_worker_within_the_bound(tmp_path: Path) -> None:
+    one = WorkerPool(Options(cache_dir=tmp_path, workers=1))
+    try:
+        ask(one)
+        (first,) = one.pids()
+        ask(one, global_flags=("--iree-global-opt-propagate-transposes=false",))
+        (second,) = one.pids()
+        assert first != second
+        assert gone(first, 2)
+    finally:
+        one.shutdown()
+
+
+def test_a_global_flag_that_the_compiler_lacks(workers: WorkerPool) -> None:
+    with pytest.raises(WorkerError, match="the compiler has no flag --iree-nonsense"):
+        ask(workers, global_flags=("--iree-nonsense",))
+    ask(workers)
+
+
+@pytest.mark.parametrize("end", ["return", "os._exit(0)", "os.kill(os.getpid(), 9)", "os.abort()"])
+def test_workers_end_with_their_parent(end: str) -> None:
+    code = f"def main():\n    ask(); print(*workers.pids(), flush=True); {end}\nmain()"
+    with subprocess.Popen(
+        [sys.executable, "-c", _PRELUDE + code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as host:
+        pid = int(host.communicate(timeout=60)[0])
+    assert gone(pid, 5)
+
+
+def test_a_worker_ends_although_a_sibling_keeps_its_connection() -> None:
+    code = (
+        "ask(); (pid,) = workers.pids()\n"
+        "if not os.fork():\n    os.close(1); os.close(2); time.sleep(20); os._exit(0)\n"
+        "print(pid, flush=True); os._exit(0)"
+    )
+    pid = int(run_host(code))
+    assert gone(pid, 5)
+
+
+def test_a_forked_child_has_workers_of_its_own() -> None:
+    code = (
+        "ask(); (pid,) = workers.pids()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    ok = workers.pids() == () and ask() and workers.pids() != (pid,)\n"
+        "    workers.shutdown(); os._exit(0 if ok else 1)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), ask(), workers.pids() == (pid,))"
+    )
+    assert run_host(code) == "0 True True"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)",
+    ],
+)
+def test_a_host_with_odd_signal_settings_can_compile(setting: str) -> None:
+    # The CPU compile starts a linker and waits for it.
+    assert run_host(f"{setting}\nprint(ask(COMPILE))") == "True"
+
+
+def test_a_host_that_does_not_ignore_sigpipe_survives_a_lost_worker() -> None:
+    code = (
+        "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+        "ask(); os.kill(workers.pids()[0], 9); time.sleep(0.2); print(ask())"
+    )
+    assert run_host(code) == "True"
+
+
+def test_a_host_without_standard_files_and_with_a_hostile_environment() -> None:
+    code = (
+        "os.environ.update(PYTHONHOME='/nonexistent', PYTHONPATH='/nonexistent', LD_PRELOAD='/nonexistent.so')\n"
+        "os.closerange(0, 3); os._exit(0 if ask(COMPILE) else 1)"
+    )
+    assert run_host(code) == ""
+
+
+def test_the_interpreter_is_the_one_beside_the_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: WorkerPool
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/bin/some-host-application")
+    python, sites = pool.find_python(Options(cache_dir=tmp_path))
+    assert python.name.startswith("python")
+    assert Path(sites[0], "iree", "compiler").is_dir()
+    ask(workers)
+
+
+def test_without_an_interpreter_the_error_names_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/bin/some-host-application")
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(pool, "_WORKER", Path("/nonexistent/iree_bridge/worker.py"))
+    with pytest.raises(WorkerError, match="FUSILLI_PYTHON"):
+        pool.find_python(Options(cache_dir=tmp_path))
+
+
+@pytest.mark.parametrize("python", ["/nonexistent/python3", "/bin/false", "/bin/true"])
+def test_an_interpreter_that_is_none(tmp_path: Path, python: str) -> None:
+    bad = WorkerPool(Options(cache_dir=tmp_path, python=Path(python)))
+    for _ in range(2):
+        with pytest.raises(WorkerError, match=python) as caught:
+            bad.request(LOWER, ADD, timeout=60)
+        assert caught.value.kind == "start"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"xx",
+        struct.pack("<IQ", 2**32 - 1, 0),
+        struct.pack("<IQ", 4, 0) + b"{]x}",
+        struct.pack("<IQ", 2, 0) + b"[]",
+    ],
+    ids=["nothing", "short", "huge", "no json", "no object"],
+)
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(data)
+        with pytest.raises(_frames.PeerGoneError):
+            _frames.receive(ours, deadline=time.monotonic() + 5)
+
+
+def test_a_message_arrives_whole() -> None:
+    ours, theirs = socket.socketpair()
+    payload = bytes(3_000_000)
+    with ours, theirs:
+        sender = threading.Thread(target=_frames.send, args=(theirs, {"a": ["ü"]}, payload))
+        sender.start()
+        assert _frames.receive(ours) == ({"a": ["ü"]}, payload)
+        sender.join()
+        with pytest.raises(TimeoutError):
+            _frames.receive(ours, deadline=time.monotonic() + 0.01)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+
+from graph_api import NotSupportedError
+from iree_bridge import compiler
+from iree_bridge.cpu import host_arch, host_features, missing_features
+from iree_bridge.target import Target, known_targets
+
+ADD = """
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %y = arith.addf %x, %x : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "chip"),
+    [
+        ("gfx908", "rocm", "gfx908"),
+        ("gfx90a", "rocm", "gfx90a"),
+        ("gfx942", "rocm", "gfx942"),
+        ("gfx950", "rocm", "gfx950"),
+        ("gfx1100", "rocm", "gfx1100"),
+        ("gfx1201", "rocm", "gfx1201"),
+        ("mi300x", "rocm", "gfx942"),
+        ("MI250X", "rocm", "gfx90a"),
+        ("w7900", "rocm", "gfx1100"),
+        ("sm_80", "cuda", "sm_80"),
+        (" cpu ", "llvm-cpu", "host"),
+    ],
+)
+def test_names(name: str, backend: str, chip: str) -> None:
+    target = Target.parse(name)
+    assert (target.backend, target.chip) == (backend, chip)
+    assert str(target) == name.strip().lower()
+
+
+def test_every_known_name_parses_to_a_target_of_that_name() -> None:
+    assert [str(Target.parse(name)) for name in known_targets()] == list(known_targets())
+
+
+@pytest.mark.parametrize("name", ["gfx90b", "gfx1102", "mi200", "sm_90", "cpu:nonsense", "", "gfx942 --flag", "cuda"])
+def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(NotSupportedError, match=r"is unknown; known are gfx908, .*mi300x.*sm_80"):
+        Target.parse(name)
+
+
+@pytest.mark.parametrize("name", ["gfx942", "sm_80"])
+def test_gpu_targets_have_the_whole_flag_set(name: str) -> None:
+    flags = Target.parse(name).flags()
+    for part in (
+        "opt-level=O3",
+        "backward-data-conv-pipeline",
+        "enable-pad-handling",
+        "propagate-transposes-through-conv",
+        "sink-transpose-through-pad",
+        "fuse-padding-into-linalg-consumer-ops",
+        "aggressive-reshape-movement",
+        "split-reduction",
+        "externalize-transients",
+    ):
+        assert sum(part in flag for flag in flags) == 1, part
+
+
+def test_cpu_flags() -> None:
+    flags = Target.parse("cpu").flags()
+    assert "--iree-llvmcpu-target-cpu=host" in flags
+    assert "--iree-llvmcpu-stack-allocation-limit=131072" in flags
+    assert "--iree-torch-externalize-transients" in flags
+
+
+def test_the_host_target_records_the_processor() -> None:
+    target = Target.parse("cpu")
+    model, *features = target.features.split(",")
+    assert model.startswith(host_arch())
+    assert tuple(features) == host_features()
+    assert target == Target.parse("cpu")
+    assert hash(target) == hash(Target.parse("cpu"))
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="names of x86-64 extensions")
+def test_missing_features() -> None:
+    assert missing_features(["+sse2", "cmov", "x87", "64bit", "-amx-tile", ""]) == ()
+    assert missing_features(["sse2", "+not-an-extension"]) == ("not-an-extension",)
+
+
+@pytest.mark.skipif(host_arch() != "x86_64", reason="names of x86-64 extensions")
+@pytest.mark.iree_cpu
+def test_this_machine_has_what_the_compiler_uses_for_it() -> None:
+    features = compiler.cpu_features(Target.parse("cpu"))
+    assert "sse2" in features
+    assert missing_features(features) == ()
+    assert "avx512fp16" in compiler.cpu_features(Target.parse("cpu:sapphirerapids"))
+    assert compiler.cpu_features(Target.parse("gfx942")) == ()
+
+
+def _lowered(name: str) -> str:
+    return compiler.lower(ADD, Target.parse(name), "executable-sources")
+
+
+@pytest.mark.mlir
+@pytest.mark.parametrize("name", ["mi300x", "gfx1201", "sm_80"])
+def test_the_compiler_knows_the_target(name: str) -> None:
+    assert f'"{Target.parse(name).chip}"' in _lowered(name)
+
+
+@pytest.mark.slow
+@pytest.mark.mlir
+@pytest.mark.parametrize("name", known_targets())
+def test_the_compiler_knows_every_target(name: str) -> None:
+    target = Target.parse(name)
+    ir = _lowered(name)
+    assert (f'"{target.chip}"' if target.chip != "host" else 'cpu = "') in ir
