@@ -156,7 +156,10 @@ def _load() -> Any:
 
 def _prefer_mapped_library(package: Any) -> None:
     """hip-python resolves its library at the first call; from here on the mapped file is what it finds."""
-    paths: Any = importlib.import_module(f"{package._util.__name__}.paths")
+    try:
+        paths: Any = importlib.import_module(f"{package._util.__name__}.paths")
+    except ImportError:
+        return  # before 7.14 the library was always looked up by its plain name
     original = paths.get_library_path
 
     def get_library_path(shortname: str, *args: Any, **kwargs: Any) -> bytes:

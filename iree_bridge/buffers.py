@@ -194,8 +194,8 @@ _capsule_pointer = _capsule_function("PyCapsule_GetPointer", ctypes.c_void_p, ct
 class _Importer:
     """Makes HAL buffers of raw pointers, through one DLPack struct that is refilled for each.
 
-    IREE reads the struct's ``deleter`` when the last reference to an imported buffer goes, even at interpreter exit: the
-    struct must never be freed, and the deleter must be NULL.
+    IREE reads the struct's ``deleter`` when the last reference to an imported buffer goes, even at interpreter exit:
+    the struct must never be freed, and the deleter must be NULL.
     """
 
     def __init__(self) -> None:

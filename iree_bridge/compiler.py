@@ -5,14 +5,15 @@ Nothing here imports MLIR or the compiler; a cache hit starts no process.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from functools import cache as memoize
-from os import getpid
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -273,9 +274,18 @@ def _common_parts(recipe: Recipe) -> dict[str, str]:
     return {
         "flags": "\0".join(recipe.flags),
         "global flags": "\0".join(recipe.global_flags),
+        "files": "\0".join(_content(flag) for flag in (*recipe.flags, *recipe.global_flags)),
         "target": f"{recipe.target} {recipe.target.features}",
         "iree": versions.iree_version(),
     }
+
+
+def _content(flag: str) -> str:
+    """Hash of the file that a flag names, a tuning specification say: code depends on what is in it."""
+    path = flag.partition("=")[2]
+    if not path.startswith("/") or not os.path.isfile(path):
+        return ""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _look_up(store: Cache, graph_key: str, recipe: Recipe) -> CompiledCode | None:
@@ -458,13 +468,13 @@ class _Flights:
         self._clear()
 
     def _clear(self) -> None:
-        self._pid = getpid()
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._running: dict[object, Future[Any]] = {}
 
     def share(self, key: object, work: Callable[[], _T]) -> _T:
         """The result of ``work``, done once at a time per ``key``."""
-        if self._pid != getpid():
+        if self._pid != os.getpid():
             self._clear()  # the threads that did the work do not exist in a forked child
         while True:
             with self._lock:

@@ -267,7 +267,7 @@ _left_behind: list[object] = []
 def _process() -> _Process:
     """The state of this process; a forked child starts with an empty one.
 
-    What its parent had opened it leaves alone for ever: closing that would wait for threads that the child does not have.
+    What its parent had opened it leaves alone for ever: closing that would wait for threads that it does not have.
     """
     global _state
     if _state.pid != os.getpid():

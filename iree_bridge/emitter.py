@@ -27,7 +27,7 @@ from graph_api import CompileError, DataType, Graph, Node, TensorAttr
 from iree_bridge import padded
 from iree_bridge._mlir import PassManager, ir
 from iree_bridge.target import Target
-from iree_bridge.types import ELEMENT, TORCH_CODE, builtin_element, value_tensor
+from iree_bridge.types import ELEMENT, TORCH_CODE, builtin_tensor, value_tensor
 from iree_bridge.variants import Variant, choose
 
 __all__ = ["EMITTER_VERSION", "RULES", "EmittedModule", "Emitter", "Value", "emit_module", "rule"]
@@ -110,7 +110,8 @@ def _aliased_results(module: Any) -> frozenset[int]:
     """
     folded = ir.Module.parse(str(module))
     PassManager.parse("builtin.module(canonicalize)").run(folded.operation)
-    block = folded.body.operations[0].regions[0].blocks[0]
+    main = next(op for op in folded.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
+    block = main.regions[0].blocks[0]
     stores = [op for op in block.operations if op.operation.name == "torch.overwrite.tensor.contents"]
     return frozenset(i for i, op in enumerate(stores) if isinstance(op.operands[0].owner, ir.Block))
 
@@ -130,6 +131,7 @@ class Emitter:
         self._types: dict[str, Any] = {}
         self._values: dict[TensorAttr, Value] = {}
         self._constants: dict[object, Any] = {}
+        self._functions: dict[str, str] = {}
         self._entry: Any = None
 
     # ---- the function --------------------------------------------------------------------------------------------
@@ -356,12 +358,41 @@ class Emitter:
 
     def barrier(self, value: Value) -> Value:
         """``value`` as something that the optimiser does not look through."""
-        builtin = self.type(f"tensor<{'x'.join([*map(str, value.dims), builtin_element(value.dtype)])}>")
+        builtin = self.type(builtin_tensor(value.dims, value.dtype))
         plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[builtin], operands=[value.ssa]).result
         kept = ir.Operation.create("util.optimization_barrier", results=[builtin], operands=[plain]).result
         torch = self.type(value_tensor(value.dims, value.dtype))
         made = ir.Operation.create("torch_c.from_builtin_tensor", results=[torch], operands=[kept])
         return Value(made.result, value.dims, value.dtype)
+
+    def call(self, text: str, operands: Sequence[Value], dims: Sequence[int], dtype: DataType) -> Value:
+        """The result of a function on builtin tensors, for what the torch dialect cannot say.
+
+        ``text`` is one ``func.func private @NAME``, whose signature is that of the operands and the result; the function
+        is added to the module once and inlined by the compiler.
+        """
+        if text not in self._functions:
+            parsed = ir.Operation.parse(text)
+            name = f"{ir.StringAttr(parsed.attributes['sym_name']).value}_{len(self._functions)}"
+            parsed.attributes["sym_name"] = ir.StringAttr.get(name)
+            self._module.body.append(parsed)
+            self._functions[text] = name
+        result = self.type(builtin_tensor(dims, dtype))
+        plain = [
+            ir.Operation.create(
+                "torch_c.to_builtin_tensor", results=[self.type(builtin_tensor(v.dims, v.dtype))], operands=[v.ssa]
+            ).result
+            for v in operands
+        ]
+        called = ir.Operation.create(
+            "func.call",
+            results=[result],
+            operands=plain,
+            attributes={"callee": ir.FlatSymbolRefAttr.get(self._functions[text])},
+        ).result
+        torch = self.type(value_tensor(dims, dtype))
+        made = ir.Operation.create("torch_c.from_builtin_tensor", results=[torch], operands=[called])
+        return Value(made.result, tuple(dims), dtype)
 
     def _scalar(self, value: bool | int | float | None) -> Any:
         if value is None:

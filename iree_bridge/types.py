@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from graph_api import DataType
 
-__all__ = ["ELEMENT", "TORCH_CODE", "builtin_element", "value_tensor"]
+__all__ = ["ELEMENT", "TORCH_CODE", "builtin_tensor", "value_tensor"]
 
 ELEMENT: dict[DataType, str] = {
     DataType.FLOAT: "f32",
@@ -37,9 +37,10 @@ TORCH_CODE: dict[DataType, int] = {
 """``torch.dtype`` numbers, as conversion operations take them."""
 
 
-def builtin_element(dtype: DataType) -> str:
-    """The element type of the builtin tensor that a torch tensor becomes: integers lose their sign."""
-    return ELEMENT[dtype].lstrip("su") if dtype.is_integer else ELEMENT[dtype]
+def builtin_tensor(dims: Sequence[int], dtype: DataType) -> str:
+    """``tensor<2x3xi32>``: the builtin tensor that a torch tensor becomes; integers lose their sign."""
+    element = ELEMENT[dtype].lstrip("su") if dtype.is_integer else ELEMENT[dtype]
+    return f"tensor<{'x'.join([*map(str, dims), element])}>"
 
 
 def value_tensor(dims: Sequence[int], dtype: DataType, *, mutable: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Convolution: forward, 1-D to 3-D, groups from the shapes, both convolution modes.
+"""Convolution: forward, data gradient, weight gradient; 1-D to 3-D, groups from the shapes, both convolution modes.
 
 Source of the semantics: hipDNN's and cuDNN's front ends; cross-correlation is ``torch.nn.functional.conv*d``.
 """
@@ -6,10 +6,10 @@ Source of the semantics: hipDNN's and cuDNN's front ends; cross-correlation is `
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import product
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
+from graph_api.ops._conv_reference import Formula, convolve, data_gradient, weight_gradient
 from graph_api.tensor import TensorAttr, int_tuple
 
-__all__ = ["ConvAttributes", "ConvBuilder", "ConvFpropNode", "ConvolutionMode"]
+__all__ = ["ConvAttributes", "ConvBuilder", "ConvDgradNode", "ConvFpropNode", "ConvWgradNode", "ConvolutionMode"]
 
 Dims = tuple[int, ...]
 
@@ -55,29 +56,25 @@ class ConvAttributes(Attributes):
             if any(not least <= value < 2**31 for value in values):
                 raise GraphError(f"convolution: {field} {values} must be at least {least} in every spatial dim")
 
+    @property
+    def is_mirrored(self) -> bool:
+        """True if the filter is mirrored in all spatial dims."""
+        return self.convolution_mode is ConvolutionMode.CONVOLUTION
+
     def output_size(self, axis: int, size: int, window: int) -> int:
         """Size of y along spatial ``axis``; 0 or less if the filter does not fit."""
         span = self.dilation[axis] * (window - 1) + 1
         return (size + self.pre_padding[axis] + self.post_padding[axis] - span) // self.stride[axis] + 1
 
-    def mirrored(self, w: Array) -> Array:
-        """The filter as a cross-correlation uses it."""
-        if self.convolution_mode is ConvolutionMode.CROSS_CORRELATION:
-            return w
-        return w[(..., *[slice(None, None, -1)] * len(self.stride))]
+    def smallest_input(self, axis: int, size: int, window: int) -> int:
+        """The smallest size of x along ``axis`` that gives y this ``size``; 0 or less if padding alone suffices."""
+        span = self.dilation[axis] * (window - 1) + 1
+        return self.stride[axis] * (size - 1) + span - self.pre_padding[axis] - self.post_padding[axis]
 
-    def taps(self, window: Sequence[int], out: Sequence[int]) -> Iterator[tuple[Dims, tuple[slice, ...]]]:
-        """Each filter position with the slices of padded x that it meets, one per spatial dim."""
-        for position in product(*(range(size) for size in window)):
-            starts = [f * d for f, d in zip(position, self.dilation, strict=True)]
-            yield position, tuple(
-                slice(start, start + stride * (size - 1) + 1, stride)
-                for start, stride, size in zip(starts, self.stride, out, strict=True)
-            )
-
-    def pad(self, x: Array) -> Array:
-        """x with its padding."""
-        return np.pad(x, [(0, 0), (0, 0), *zip(self.pre_padding, self.post_padding, strict=True)])
+    def largest_window(self, axis: int, size: int, out: int) -> int:
+        """The largest filter along ``axis`` that makes ``out`` of x of this ``size``; 0 or less if there is none."""
+        room = size + self.pre_padding[axis] + self.post_padding[axis] - self.stride[axis] * (out - 1)
+        return (room - 1) // self.dilation[axis] + 1
 
 
 class ConvNode(Node):
@@ -98,9 +95,52 @@ class ConvNode(Node):
             raise self.fail(f"w {w} has K={w[0]} filters, which {groups} groups (C={x[1]} / {w[1]}) do not divide")
         return groups
 
-    def products(self, y: TensorAttr, w: TensorAttr) -> int:
-        """Floating-point operations of the convolution of filter w with result y: two per product."""
+    @property
+    def groups(self) -> int:
+        """Number of groups, from the shapes."""
+        x, w, _ = self.roles()
+        return x.dims[1] // w.dims[1]
+
+    @abstractmethod
+    def roles(self) -> tuple[TensorAttr, TensorAttr, TensorAttr]:
+        """The tensors of the shapes of x, w and y of the forward convolution."""
+
+    def flops(self) -> int:
+        """Two per product."""
+        _, w, y = self.roles()
         return 2 * y.volume * math.prod(w.dims[1:])
+
+    def check_gradient(self) -> None:
+        """Checks that x, w and y are the shapes of one convolution."""
+        x, w, y = self.roles()
+        self.check_shapes(x.dims, w.dims)
+        expected = self.output_dims(x.dims, w.dims)
+        if y.dims != expected:
+            raise self.fail(
+                f"dy '{y.name}' has dims {y.dims}, but x {x.dims} convolved with w {w.dims} gives {expected}; set the dims of "
+                f"'{next(iter(self.outputs.values())).name}' to those of the forward convolution"
+            )
+
+    def check_known(self, first: TensorAttr, second: TensorAttr) -> None:
+        """Checks that both inputs of a gradient have the rank that the attributes say."""
+        spatial = len(self.attributes.stride)
+        for tensor in (first, second):
+            if tensor.rank != spatial + 2:
+                raise self.fail(
+                    f"'{tensor.name}' has dims {tensor.dims}, but stride {self.attributes.stride} says {spatial} spatial dims"
+                )
+
+    def bilinear_error(
+        self, formula: Formula, inputs: Arrays, errors: Arrays, result: str, terms: int
+    ) -> Array:
+        """Error bound of a sum of ``terms`` products of the two inputs, which ``formula`` computes."""
+        first, second = self.inputs
+        a, b = np.abs(inputs[first]), np.abs(inputs[second])
+        dims = self.outputs[result].dims
+        bound = formula(self.attributes, self.gamma(terms) * a + errors[first], b, dims)
+        if np.any(errors[second]):
+            bound = bound + formula(self.attributes, a, np.broadcast_to(errors[second], b.shape), dims)
+        return bound
 
     def output_dims(self, x: Dims, w: Dims) -> Dims:
         """Dims of y [N, K, spatial...]."""
@@ -128,10 +168,8 @@ class ConvFpropNode(ConvNode):
     input_ports = ("x", "w")
     output_ports = ("y",)
 
-    @property
-    def groups(self) -> int:
-        """Number of groups, from the shapes."""
-        return self.inputs["x"].dims[1] // self.inputs["w"].dims[1]
+    def roles(self) -> tuple[TensorAttr, TensorAttr, TensorAttr]:
+        return self.inputs["x"], self.inputs["w"], self.outputs["y"]
 
     def validate(self) -> None:
         self.check_shapes(self.inputs["x"].dims, self.inputs["w"].dims)
@@ -140,34 +178,121 @@ class ConvFpropNode(ConvNode):
         x, w = self.inputs["x"], self.inputs["w"]
         self.infer_output("y", self.output_dims(x.dims, w.dims), x)
 
-    def flops(self) -> int:
-        return self.products(self.outputs["y"], self.inputs["w"])
-
     def reference(self, inputs: Arrays) -> dict[str, Array]:
         return {"y": convolve(self.attributes, inputs["x"], inputs["w"], self.outputs["y"].dims)}
 
     def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
-        x, w = np.abs(inputs["x"]), np.abs(inputs["w"])
-        terms = math.prod(inputs["w"].shape[1:])
-        x_bound = self.gamma(terms) * x + errors["x"]
-        bound = convolve(self.attributes, x_bound, w, self.outputs["y"].dims)
-        if np.any(errors["w"]):
-            bound = bound + convolve(self.attributes, x, np.broadcast_to(errors["w"], w.shape), self.outputs["y"].dims)
-        return {"y": bound}
+        return {"y": self.bilinear_error(convolve, inputs, errors, "y", math.prod(inputs["w"].shape[1:]))}
 
 
-def convolve(attributes: ConvAttributes, x: Array, w: Array, y_dims: Dims) -> Array:
-    """The forward convolution in numpy, one matrix product per filter position."""
-    w = attributes.mirrored(w)
-    n, c = x.shape[:2]
-    k, per_group = w.shape[:2]
-    groups, out = c // per_group, y_dims[2:]
-    padded = attributes.pad(x)
-    y = np.zeros((n, groups, k // groups, math.prod(out)))
-    for position, window in attributes.taps(w.shape[2:], out):
-        columns = padded[(slice(None), slice(None), *window)].reshape(n, groups, per_group, -1)
-        y += w[(slice(None), slice(None), *position)].reshape(groups, k // groups, per_group) @ columns
-    return y.reshape(y_dims)
+@register_op
+class ConvDgradNode(ConvNode):
+    """dx[n,c,i] = sum over k in c's group, f, o with o*stride + f*dilation - pre_padding = i of dy[n,k,o] * w[k,c,f].
+
+    Shapes:  dy [N, K, O...], w [K, C/g, F...] -> dx [N, C, I...]; where dx has no dims: one group, and the smallest I
+             that gives O, s(O-1) + d(F-1) + 1 - pre - post. Set the dims of dx for groups, or for a larger I.
+    Dtypes:  any one for dy and w; accumulates in the compute type
+    Layout:  any strides; dx takes the stride order of dy unless it is set
+    Raises:  GraphError if ranks, channels or groups do not fit, or dims of dx do not give those of dy
+    Source:  hipDNN ConvolutionBwd; torch.nn.grad.conv*d_input
+    """
+
+    op = "conv_dgrad"
+    input_ports = ("dy", "w")
+    output_ports = ("dx",)
+
+    def roles(self) -> tuple[TensorAttr, TensorAttr, TensorAttr]:
+        return self.outputs["dx"], self.inputs["w"], self.inputs["dy"]
+
+    def validate(self) -> None:
+        dy, w = self.inputs["dy"], self.inputs["w"]
+        self.check_known(dy, w)
+        if dy.dims[1] != w.dims[0]:
+            raise self.fail(f"dy {dy.dims} has K={dy.dims[1]} channels, w {w.dims} has K={w.dims[0]} filters")
+
+    def infer(self) -> None:
+        dims = self.outputs["dx"].dims if self.outputs["dx"].has_dims else self._smallest()
+        self.infer_output("dx", dims, self.inputs["dy"])
+        self.check_gradient()
+
+    def respecified_dims(self, port: str, old: Node) -> Dims:
+        """As many groups, and as many rows beyond the smallest size, as before."""
+        assert isinstance(old, ConvDgradNode)
+        beyond = [size - least for size, least in zip(old.outputs["dx"].dims, old._sizes(), strict=True)][2:]
+        n, c, *spatial = self._sizes()
+        return (n, c * old.groups, *(size + more for size, more in zip(spatial, beyond, strict=True)))
+
+    def reference(self, inputs: Arrays) -> dict[str, Array]:
+        return {"dx": data_gradient(self.attributes, inputs["dy"], inputs["w"], self.outputs["dx"].dims)}
+
+    def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
+        k, _, *window = inputs["w"].shape
+        steps = [s // math.gcd(s, d) for s, d in zip(self.attributes.stride, self.attributes.dilation, strict=True)]
+        terms = k // self.groups * math.prod(-(-size // step) for size, step in zip(window, steps, strict=True))
+        return {"dx": self.bilinear_error(data_gradient, inputs, errors, "dx", terms)}
+
+    def _sizes(self) -> Dims:
+        """[N, C/g, smallest I...]."""
+        dy, w = self.inputs["dy"].dims, self.inputs["w"].dims
+        pairs = zip(dy[2:], w[2:], strict=True)
+        return (dy[0], w[1], *(self.attributes.smallest_input(i, size, window) for i, (size, window) in enumerate(pairs)))
+
+    def _smallest(self) -> Dims:
+        dims = self._sizes()
+        if any(size < 1 for size in dims):
+            raise self.fail(f"the smallest dx would have dims {dims}: padding alone gives dy; set the dims of dx")
+        return dims
+
+
+@register_op
+class ConvWgradNode(ConvNode):
+    """dw[k,c,f] = sum over n, o of dy[n,k,o] * x[n, c of k's group, o*stride + f*dilation - pre_padding].
+
+    Shapes:  dy [N, K, O...], x [N, C, I...] -> dw [K, C/g, F...]; where dw has no dims: one group, and the largest F
+             that gives O. Set the dims of dw for groups, or for a smaller F.
+    Dtypes:  any one for dy and x; accumulates in the compute type
+    Layout:  any strides; dw takes the stride order of x unless it is set
+    Raises:  GraphError if ranks, batches or channels do not fit, or dims of dw do not give those of dy
+    Source:  hipDNN ConvolutionWrw; torch.nn.grad.conv*d_weight
+    """
+
+    op = "conv_wgrad"
+    input_ports = ("dy", "x")
+    output_ports = ("dw",)
+
+    def roles(self) -> tuple[TensorAttr, TensorAttr, TensorAttr]:
+        return self.inputs["x"], self.outputs["dw"], self.inputs["dy"]
+
+    def validate(self) -> None:
+        dy, x = self.inputs["dy"], self.inputs["x"]
+        self.check_known(dy, x)
+        if dy.dims[0] != x.dims[0]:
+            raise self.fail(f"dy {dy.dims} and x {x.dims} differ in the batch N")
+
+    def infer(self) -> None:
+        dims = self.outputs["dw"].dims if self.outputs["dw"].has_dims else self._largest()
+        self.infer_output("dw", dims, self.inputs["x"])
+        self.check_gradient()
+
+    def respecified_dims(self, port: str, old: Node) -> Dims:
+        """As many groups and the same filter size as before."""
+        assert isinstance(old, ConvWgradNode)
+        return (self.inputs["dy"].dims[1], self.inputs["x"].dims[1] // old.groups, *old.outputs["dw"].dims[2:])
+
+    def reference(self, inputs: Arrays) -> dict[str, Array]:
+        return {"dw": weight_gradient(self.attributes, inputs["dy"], inputs["x"], self.outputs["dw"].dims)}
+
+    def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
+        n, _, *out = inputs["dy"].shape
+        return {"dw": self.bilinear_error(weight_gradient, inputs, errors, "dw", n * math.prod(out))}
+
+    def _largest(self) -> Dims:
+        dy, x = self.inputs["dy"].dims, self.inputs["x"].dims
+        pairs = zip(x[2:], dy[2:], strict=True)
+        window = [self.attributes.largest_window(i, size, out) for i, (size, out) in enumerate(pairs)]
+        if any(size < 1 for size in window):
+            raise self.fail(f"no filter gives dy {dy[2:]} from x {x[2:]} with stride {self.attributes.stride} and this padding")
+        return (dy[1], x[1], *window)
 
 
 class ConvBuilder(GraphBuilder):
@@ -206,6 +331,72 @@ class ConvBuilder(GraphBuilder):
                              compute_data_type=compute_data_type)  # fmt: skip
         return node.outputs["y"]
 
+    def conv_dgrad(
+        self,
+        dy: TensorAttr,
+        w: TensorAttr,
+        *,
+        padding: int | Sequence[int] | None = None,
+        pre_padding: int | Sequence[int] | None = None,
+        post_padding: int | Sequence[int] | None = None,
+        stride: int | Sequence[int] = 1,
+        dilation: int | Sequence[int] = 1,
+        convolution_mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION,
+        compute_data_type: DataType | None = None,
+        name: str | None = None,
+    ) -> TensorAttr:
+        """Adds the gradient of a convolution by its input; see :class:`ConvDgradNode`.
+
+        Args:
+            dy: [N, K, spatial...], gradient by the result of the forward convolution.
+            w: [K, C/groups, spatial...].
+            padding, pre_padding, post_padding, stride, dilation: of the forward convolution, as in ``conv_fprop``.
+
+        Returns:
+            dx [N, C, spatial...], virtual until ``set_output(True)``. Set its dims where there are groups, or where the
+            stride left a remainder; otherwise they are inferred.
+
+        Raises:
+            GraphError: attributes that do not fit.
+        """
+        attributes = conv_attributes((dy, w), padding, pre_padding, post_padding, stride, dilation, convolution_mode)
+        node = self.add_node(ConvDgradNode, {"dy": dy, "w": w}, name=name, attributes=attributes,
+                             compute_data_type=compute_data_type)  # fmt: skip
+        return node.outputs["dx"]
+
+    def conv_wgrad(
+        self,
+        dy: TensorAttr,
+        x: TensorAttr,
+        *,
+        padding: int | Sequence[int] | None = None,
+        pre_padding: int | Sequence[int] | None = None,
+        post_padding: int | Sequence[int] | None = None,
+        stride: int | Sequence[int] = 1,
+        dilation: int | Sequence[int] = 1,
+        convolution_mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION,
+        compute_data_type: DataType | None = None,
+        name: str | None = None,
+    ) -> TensorAttr:
+        """Adds the gradient of a convolution by its filter; see :class:`ConvWgradNode`.
+
+        Args:
+            dy: [N, K, spatial...], gradient by the result of the forward convolution.
+            x: [N, C, spatial...], input of the forward convolution.
+            padding, pre_padding, post_padding, stride, dilation: of the forward convolution, as in ``conv_fprop``.
+
+        Returns:
+            dw [K, C/groups, spatial...], virtual until ``set_output(True)``. Set its dims where there are groups, or where
+            the filter is not the largest that fits; otherwise they are inferred.
+
+        Raises:
+            GraphError: attributes that do not fit.
+        """
+        attributes = conv_attributes((dy, x), padding, pre_padding, post_padding, stride, dilation, convolution_mode)
+        node = self.add_node(ConvWgradNode, {"dy": dy, "x": x}, name=name, attributes=attributes,
+                             compute_data_type=compute_data_type)  # fmt: skip
+        return node.outputs["dw"]
+
 
 def conv_attributes(
     tensors: Sequence[TensorAttr],
@@ -226,7 +417,7 @@ def conv_attributes(
         raise GraphError(f"convolution: convolution_mode must be a ConvolutionMode, got {convolution_mode!r}")
     rank = next((tensor.rank - 2 for tensor in tensors if tensor.has_dims), 0)
     if rank < 1:
-        raise GraphError("convolution: x and w need dims [N, C, spatial...] with at least one spatial dim")
+        raise GraphError("convolution: a tensor needs dims [N, C, spatial...] with at least one spatial dim")
 
     def per_axis(value: int | Sequence[int] | None, what: str) -> tuple[int, ...]:
         value = 0 if value is None else value

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from graph_api import DataType
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvolutionMode
+from iree_bridge.emit import _conv_cpu
 from iree_bridge.emitter import Emitter, Value, rule
 
 __all__ = ["conv_fprop", "convolution", "operand_type"]
@@ -16,10 +17,11 @@ __all__ = ["conv_fprop", "convolution", "operand_type"]
 def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
     """torch.aten.convolution on logical operands; the result has the compute type, in which it accumulates."""
     dtype = operand_type(node.inputs["x"].data_type, node.inputs["w"].data_type)
-    x, w = e.read(node.inputs["x"], dtype), e.read(node.inputs["w"], dtype)
+    x, w = (_conv_cpu.as_computed(e, e.read(node.inputs[port], dtype)) for port in ("x", "w"))
     if node.attributes.convolution_mode is ConvolutionMode.CONVOLUTION:
         w = e.op("aten.flip", w.dims, w.dtype, w, list(range(2, len(w.dims))))
-    y = convolution(e, node.attributes, x, w, node.groups, node.compute)
+    last = _conv_cpu.wanted(e, node.inputs["x"], x.dtype, node.groups, w.dims[0])
+    y = convolution(e, node.attributes, x, w, node.groups, node.compute, channels_last=last)
     e.write(node, "y", y)
 
 
@@ -37,10 +39,15 @@ def operand_type(x: DataType, w: DataType) -> DataType:
 
 
 def convolution(
-    e: Emitter, attributes: ConvAttributes, x: Value, w: Value, groups: int, compute: DataType
+    e: Emitter, attributes: ConvAttributes, x: Value, w: Value, groups: int, compute: DataType, *, channels_last: bool = False
 ) -> Value:
-    """The forward convolution of logical x and w; the filter is used as it is."""
+    """The forward convolution of logical x and w; the filter is used as it is.
+
+    ``channels_last`` asks for the form of ``_conv_cpu``, which its ``wanted`` must have allowed.
+    """
     attributes, x = _without_strided_points(e, attributes, x, w)
+    if channels_last:
+        return _conv_cpu.channels_last(e, attributes, x, w, groups)
     if attributes.pre_padding != attributes.post_padding:
         x = e.pad(x, list(zip(attributes.pre_padding, attributes.post_padding, strict=True)))
         zeros = (0,) * len(attributes.stride)

@@ -21,7 +21,7 @@ from iree_bridge.runtime.program import Program, load_module, workspace_size
 __all__ = ["BoundCall", "Executable"]
 
 _MAX_STREAMS: Final = 8
-# Handing work to the thread pool and back costs 10 to 20 us, more when the machine is busy. Measured on 2 cores: one core
+# Handing work to the thread pool and back costs 10 to 20 us, more when the machine is busy. Measured on 2 cores: one
 # does about 20 GFLOP/s in matrix products and streams about 20 GB/s; the pool pays from about 100 us of work on.
 _FLOPS_PER_S: Final = 20e9
 _BYTES_PER_S: Final = 20e9

@@ -416,6 +416,16 @@ def test_extra_flags_are_appended_and_part_of_the_key(options: Options, compiles
     assert len(compiles) == 2
 
 
+def test_the_content_of_a_file_that_a_flag_names_is_part_of_the_key(options: Options, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.mlir"
+    keys: set[str] = set()
+    for text in ("module {}", "module attributes {a} {}"):
+        spec.write_text(text)
+        recipe = Recipe(FAST, (*FAST.flags(), f"--iree-codegen-tuning-spec-path={spec}"))
+        keys.add(compiler._code_key(EmittedIr(EMPTY, EMPTY), recipe))
+    assert len(keys) == 2
+
+
 def test_a_flag_that_is_global_to_the_process_is_found_out(options: Options) -> None:
     flag = "--iree-global-opt-propagate-transposes=false"
     assert compiler.compile_mlir(ADD, CPU, options, flags=[flag]).flags[-1] == flag
@@ -454,7 +464,7 @@ def test_emitted_ir_has_names_only_in_its_locations(options: Options) -> None:
 def test_key_parts_are_logged(options: Options, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "iree_bridge"):
         compiler.compile_code(relu(), FAST, options)
-    for part in ("graph", "emitter", "variant", "flags", "global flags", "target", "iree"):
+    for part in ("graph", "emitter", "variant", "flags", "global flags", "files", "target", "iree"):
         assert f"graph key part {part}: " in caplog.text
 
 

@@ -17,6 +17,7 @@ import pytest
 from graph_api.errors import ExecutionError
 from graph_api.graph import Arguments
 from graph_api.tensor import TensorAttr
+from iree_bridge import _cuda
 from iree_bridge.device import Device
 from iree_bridge.runtime import Executable
 from tests.support import vmfb
@@ -113,13 +114,17 @@ def test_misaligned_buffers_are_served_through_a_copy(where: str, device: str) -
 
 def test_permuted_strides_and_any_stride_of_size_1_dims() -> None:
     dims, strides = (1, 3, 4, 5), (60, 1, 15, 3)  # NHWC; physical shape 1x4x5x3
-    executable = relu_executable((vmfb.tensor("y", 0, dims, strides=strides), vmfb.tensor("x", 1, dims, strides=strides)))
+    executable = relu_executable(
+        (vmfb.tensor("y", 0, dims, strides=strides), vmfb.tensor("x", 1, dims, strides=strides))
+    )
     x = np.arange(-30, 30, dtype=np.float32).reshape(1, 4, 5, 3).transpose(0, 3, 1, 2)
     y = np.full((4, 5, 3), np.nan, np.float32).transpose(2, 0, 1)
     odd = np.lib.stride_tricks.as_strided(y, dims, (7 * 4, *y.strides))
     executable.run({"x": x, "y": odd})
     np.testing.assert_array_equal(y, np.maximum(x[0], 0))
-    with pytest.raises(ExecutionError, match=r"input 'x': strides: expected \(60, 1, 15, 3\), got \(60, 20, 5, 1\); copy"):
+    with pytest.raises(
+        ExecutionError, match=r"input 'x': strides: expected \(60, 1, 15, 3\), got \(60, 20, 5, 1\); copy"
+    ):
         executable.run({"x": np.ascontiguousarray(x), "y": odd})
 
 
@@ -136,7 +141,9 @@ def test_stride_0_inputs_are_read_as_they_lie() -> None:
 @pytest.mark.parametrize("offset", [0, 4])
 def test_padded_tensors_are_flat_views_and_a_copy_keeps_what_lies_behind_them(offset: int) -> None:
     dims, strides = (2, 3), (8, 1)
-    executable = relu_executable((vmfb.tensor("y", 0, dims, strides=strides), vmfb.tensor("x", 1, dims, strides=strides)))
+    executable = relu_executable(
+        (vmfb.tensor("y", 0, dims, strides=strides), vmfb.tensor("x", 1, dims, strides=strides))
+    )
     store = misaligned(np.full(32, 7, np.float32), offset)
     y = np.lib.stride_tricks.as_strided(store, dims, (32, 4))
     x = np.zeros((2, 8), np.float32)
@@ -160,7 +167,9 @@ def test_an_output_may_be_an_input_and_two_outputs_may_not_overlap() -> None:
     pack: dict[TensorAttr, Array] = {tensor: tensor.empty() for tensor in (*arguments.outputs, *arguments.inputs)}
     first, third = arguments.outputs[0], arguments.outputs[6]
     pack[third] = pack[first].view(np.int32)
-    with pytest.raises(ExecutionError, match="outputs 'y_FLOAT' and 'y_INT32' overlap in memory at 0x[0-9a-f]+; give each"):
+    with pytest.raises(
+        ExecutionError, match="outputs 'y_FLOAT' and 'y_INT32' overlap in memory at 0x[0-9a-f]+; give each"
+    ):
         many.run(pack)
 
 
@@ -193,7 +202,10 @@ def readonly() -> Array:
         (wrong(a=np.zeros(32, np.float32)[::2]), r"input 'a': strides: expected \(1,\), got \(2,\); copy it into"),
         (wrong(a=np.zeros(16, np.float32)[::-1]), r"input 'a': strides: expected \(1,\), got \(-1,\)"),
         (wrong(y=readonly()), "output 'y': an output: expected writable memory, got read-only memory; pass a copy"),
-        (wrong(a=[0.0] * 16), "tensor 'a': expected a numpy array or an object with __dlpack__, such as a torch tensor, got"),
+        (
+            wrong(a=[0.0] * 16),
+            "tensor 'a': expected a numpy array or an object with __dlpack__, such as a torch tensor, got",
+        ),
         (wrong(a=1.0), "got float; scalars"),
         ([np.zeros(16)], "buffers must be given as {tensor: buffer}, got list"),
     ],
@@ -500,3 +512,51 @@ print("done")
         MALLOC_PERTURB_="165",
     )
     assert out == "done\n"
+
+
+@pytest.fixture
+def cuda() -> Device:
+    try:
+        count = _cuda.device_count()
+    except ExecutionError as error:
+        pytest.skip(str(error))
+    if not count:
+        pytest.skip("no CUDA device")
+    return Device.parse("cuda:0")
+
+
+@pytest.mark.gpu
+def test_cuda_with_host_arrays(cuda: Device) -> None:
+    arguments = vmfb.chain_arguments()
+    executable = Executable(arguments, vmfb.compiled(vmfb.CHAIN, "sm_80").read_bytes(), cuda)
+    for seed in range(5):
+        pack = filled(arguments, seed)
+        y, a, b = (pack[tensor] for tensor in (*arguments.outputs, *arguments.inputs))
+        expected = (a.astype(np.float64) @ b) @ b @ (a.astype(np.float64) @ b)
+        for compute in (lambda pack=pack: executable.run(pack), executable.bind(pack)):
+            y[...] = np.nan
+            compute()
+            np.testing.assert_allclose(y, expected, rtol=0, atol=1e-3 * np.abs(expected).max())
+    misplaced = {tensor: misaligned(array) for tensor, array in filled(arguments).items()}
+    executable.run(misplaced)
+    assert np.isfinite(misplaced[arguments.outputs[0]]).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("streams", ["none", "caller"])
+def test_cuda_sees_what_torch_has_enqueued(cuda: Device, streams: str) -> None:
+    torch = pytest.importorskip("torch")
+    stream = torch.cuda.Stream() if streams == "caller" else None
+    executable = Executable(vmfb.add_arguments(), vmfb.compiled(vmfb.ADD, "sm_80").read_bytes(), cuda)
+    executable = executable.on_stream(stream.cuda_stream if stream else None)
+    block = torch.zeros(17, device="cuda")
+    for y in (torch.zeros(16, device="cuda"), block[1:]):  # the second is misaligned
+        for value in range(20):
+            with torch.cuda.stream(stream):
+                slow = torch.randn(2048, 2048, device="cuda")
+                for _ in range(4):
+                    slow = slow @ slow * 1e-3
+                a = torch.full((16,), float(value), device="cuda") + 0 * slow.nan_to_num(0, 0, 0)[0, :16]
+                b = torch.ones(16, device="cuda")
+            executable.run({"a": a, "b": b, "y": y})
+            assert (y == value + 1).all(), value

@@ -9,8 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from iree.compiler.tools import compile_str
-
 from graph_api.dtypes import DataType
 from graph_api.graph import Arguments
 from graph_api.layout import packed_strides
@@ -30,7 +28,11 @@ __all__ = [
 ]
 
 _FLAGS: Final = {
-    "cpu": ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host", "--iree-input-demote-f64-to-f32=false"),
+    "cpu": (
+        "--iree-hal-target-backends=llvm-cpu",
+        "--iree-llvmcpu-target-cpu=host",
+        "--iree-input-demote-f64-to-f32=false",
+    ),
     "gfx942": ("--iree-hal-target-backends=rocm", "--iree-rocm-target=gfx942"),
     "sm_80": ("--iree-hal-target-backends=cuda", "--iree-cuda-target=sm_80"),
 }
@@ -150,8 +152,11 @@ def compiled(ir: str, target: str = "cpu") -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{target}-{hashlib.sha256(ir.encode()).hexdigest()}.vmfb"
     if not path.exists():
+        from iree.compiler.tools import compile_str  # slow to import; what only loads code does without
+
         flags = ["--iree-torch-externalize-transients", *_FLAGS[target]]
         code = compile_str(ir, input_type="torch", extra_args=flags)
+        assert code is not None
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(code)
         os.replace(file.name, path)

@@ -6,6 +6,7 @@ Arguments: name of the scenario, the stand-in library, compiled code for gfx942.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from graph_api.errors import ExecutionError
 from iree_bridge import _hip
@@ -193,7 +195,8 @@ def failures(hip: Standin, library: Path, code: Path) -> None:
         executable = load(code, stream=stream)
         on_device = {"a": OnDevice(hip, range(16)), "b": OnDevice(hip, range(16)), "y": OnDevice(hip, [0] * 16)}
         call = executable.bind(on_device)
-        for run in (lambda e=executable: e.run_pointers((y, a, b)), call, lambda e=executable: e.run(on_device)):
+        by_pointer = functools.partial(executable.run_pointers, (y, a, b))
+        for run in (by_pointer, call, functools.partial(executable.run, on_device)):
             run()
             hip.take()
             hip.fail("launch", 719)
@@ -245,14 +248,8 @@ def no_gpu(hip: Standin, library: Path, code: Path) -> None:
 
 def expect(pattern: str, action: Any) -> None:
     """``action`` raises an ExecutionError that matches."""
-    import re
-
-    try:
+    with pytest.raises(ExecutionError, match=pattern):
         action()
-    except ExecutionError as error:
-        assert re.search(pattern, str(error)), f"{pattern!r} is not in {str(error)!r}"
-    else:
-        raise AssertionError(f"no error, expected {pattern!r}")
 
 
 def main() -> None:

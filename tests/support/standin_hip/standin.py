@@ -59,7 +59,9 @@ class Event:
     arguments: tuple[int, ...]
 
 
-_Kernel = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64)
+_Kernel = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64
+)
 
 
 class Standin:

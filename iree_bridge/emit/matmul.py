@@ -1,0 +1,83 @@
+"""Emission of matrix products."""
+
+from __future__ import annotations
+
+import math
+
+from graph_api import DataType
+from graph_api.ops.matmul import MatmulNode, batch_factors
+from iree_bridge.emitter import Emitter, Value, rule
+
+__all__ = ["matmul", "product"]
+
+_BYTES = (DataType.INT8, DataType.UINT8, DataType.BOOLEAN)
+
+
+@rule("matmul")
+def matmul(e: Emitter, node: MatmulNode) -> None:
+    """torch.aten.mm or bmm on operands of one type; the result has the compute type, in which it accumulates."""
+    a, b = node.inputs["a"], node.inputs["b"]
+    operand, result = matmul_types(a.data_type, b.data_type, node.compute, a.dims[-1])
+    if operand is DataType.BFLOAT16 and e.target.chip == "gfx908":
+        operand = DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
+    e.write(node, "c", product(e, e.read(a, operand), e.read(b, operand), result))
+
+
+def matmul_types(a: DataType, b: DataType, compute: DataType, terms: int) -> tuple[DataType, DataType]:
+    """The type in which operands are multiplied, and that of the sums over ``terms`` products.
+
+    Floats are multiplied in the wider type, which must hold both operands and be no wider than the compute type; 8-bit
+    integers as they are, if 32 bits hold the sum, which is then exact.
+    """
+    if a in _BYTES and b in _BYTES:
+        unsigned = (a is DataType.UINT8) + (b is DataType.UINT8)
+        fits = terms * 2 ** (14 + unsigned) < 2**31
+        narrow = DataType.UINT8 if unsigned == 2 else DataType.INT8
+        if unsigned != 1 and (fits or compute is DataType.INT32):
+            return narrow, DataType.INT32
+        return (DataType.INT32, DataType.INT32) if fits else (compute, compute)
+    if not compute.is_float:
+        return compute, compute
+    floats = {dtype for dtype in (a, b) if dtype not in _BYTES}
+    only = floats.pop() if len(floats) == 1 else compute
+    return (only if only.is_float and only.eps >= compute.eps else compute), compute
+
+
+def product(e: Emitter, a: Value, b: Value, dtype: DataType) -> Value:
+    """a [batch..., M, K] times b [batch..., K, N] in ``dtype``, repeating the smaller batch dims.
+
+    An operand is never repeated in memory: batch dims that only a has become rows of a, those that only b has become
+    columns of b.
+    """
+    factors = batch_factors(a.dims[:-2], b.dims[:-2])
+    rank = len(factors)
+    shared, a_own, b_own = (math.prod(factor[i] for factor in factors) for i in range(3))
+    m, k, n = a.dims[-2], a.dims[-1], b.dims[-1]
+    shared_axes, own_axes = list(range(0, 2 * rank, 2)), list(range(1, 2 * rank, 2))
+    rows, columns = 2 * rank, 2 * rank + 1
+    a = e.reshape(a, [*(size for s, own, _ in factors for size in (s, own)), m, k])
+    a = e.reshape(_permute(e, a, [*shared_axes, *own_axes, rows, columns]), (shared, a_own * m, k))
+    b = e.reshape(b, [*(size for s, _, own in factors for size in (s, own)), k, n])
+    b = e.reshape(_permute(e, b, [*shared_axes, rows, *own_axes, columns]), (shared, k, b_own * n))
+    c = e.reshape(_contract(e, a, b, dtype), [*(f[0] for f in factors), *(f[1] for f in factors), m,
+                                              *(f[2] for f in factors), n])  # fmt: skip
+    batch_axes = [axis for i in range(rank) for axis in (i, rank + i, 2 * rank + 1 + i)]
+    c = _permute(e, c, [*batch_axes, 2 * rank, 3 * rank + 1])
+    return e.reshape(c, (*(math.prod(factor) for factor in factors), m, n))
+
+
+def _contract(e: Emitter, a: Value, b: Value, dtype: DataType) -> Value:
+    batch, rows, inner = a.dims
+    columns = b.dims[-1]
+    if batch > 1:
+        return e.op("aten.bmm", (batch, rows, columns), dtype, a, b)
+    plain = e.op("aten.mm", (rows, columns), dtype, e.reshape(a, (rows, inner)), e.reshape(b, (inner, columns)))
+    return e.reshape(plain, (1, rows, columns))
+
+
+def _permute(e: Emitter, value: Value, order: list[int]) -> Value:
+    """``value`` with its dims reordered; where only dims of 1 would move it is a reshape, which costs nothing."""
+    moved = [axis for axis in order if value.dims[axis] > 1]
+    if moved == sorted(moved):
+        return e.reshape(value, [value.dims[axis] for axis in order])
+    return e.permute(value, order)
