@@ -9,17 +9,20 @@ from graph_api.graph import Arguments, Graph
 from graph_api.node import OPS, Attributes, Node
 from graph_api.ops.conv import ConvAttributes, ConvolutionMode
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseMode
+from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaAttributes
 from graph_api.support import Support
 from graph_api.tensor import TensorAttr
 
 __all__ = [
     "OPS",
     "Arguments",
+    "AttentionImplementation",
     "Attributes",
     "CompileError",
     "ConvAttributes",
     "ConvolutionMode",
     "DataType",
+    "DiagonalAlignment",
     "ExecutionError",
     "FusilliError",
     "Graph",
@@ -28,6 +31,7 @@ __all__ = [
     "NotSupportedError",
     "PointwiseAttributes",
     "PointwiseMode",
+    "SdpaAttributes",
     "Support",
     "TensorAttr",
 ]

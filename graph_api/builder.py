@@ -1,5 +1,8 @@
 """What the builder methods of the operation families share: tensors, names, adding a node."""
 
+# Users may pass anything.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +12,7 @@ from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.layout import layout_strides
 from graph_api.node import Attributes, Node
-from graph_api.tensor import Scalar, TensorAttr
+from graph_api.tensor import Scalar, TensorAttr, checked_name
 
 __all__ = ["GraphBuilder"]
 
@@ -27,17 +30,17 @@ class GraphBuilder:
         intermediate_data_type: DataType | None = None,
         compute_data_type: DataType | None = None,
     ) -> None:
-        """
+        """An empty graph.
+
         Args:
-            name: of the graph; any text.
+            name: of the graph; any non-empty text.
             io_data_type: of tensors with a buffer that do not set their own.
             intermediate_data_type: of virtual tensors that do not set their own; default: the compute type of the node
                 that makes them.
             compute_data_type: in which nodes compute and accumulate that do not set their own; default: DOUBLE if the
                 node has a DOUBLE input, else FLOAT if it has a floating-point input, else INT64 or INT32.
         """
-        if not isinstance(name, str):
-            raise GraphError(f"a graph name must be a string, got {name!r}")
+        checked_name(name, "a graph name")
         for what, dtype in (
             ("io_data_type", io_data_type),
             ("intermediate_data_type", intermediate_data_type),
@@ -126,6 +129,8 @@ class GraphBuilder:
             GraphError: a tensor of another graph, a name in use, a frozen graph, a missing port.
         """
         self._check_open()
+        if compute_data_type is not None and not isinstance(compute_data_type, DataType):
+            raise GraphError(f"{node_type.op}: compute_data_type must be a DataType, got {compute_data_type!r}")
         node_name = self._node_name(node_type.op, name)
         ins = {port: self._known(node_name, port, tensor) for port, tensor in inputs.items() if tensor is not None}
         given = {port: self._known(node_name, port, tensor) for port, tensor in (outputs or {}).items()}
@@ -164,8 +169,7 @@ class GraphBuilder:
             automatic = plain if plain not in taken else self._free(plain, taken)
             self._automatic.add(automatic)
             return automatic
-        if not isinstance(name, str) or not name:
-            raise GraphError(f"a node name must be a non-empty string, got {name!r}")
+        checked_name(name, "a node name")
         if name in taken and name in self._automatic:
             other = next(node for node in self._nodes if node.name == name)
             other.name = self._free(name, taken)

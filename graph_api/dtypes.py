@@ -14,7 +14,10 @@ __all__ = ["DataType"]
 
 
 class DataType(Enum):
-    """Element type of a tensor. Names are hipDNN's; the numbers of its wire format live in ``fusilli_plugin.importers``."""
+    """Element type of a tensor.
+
+    Names are hipDNN's; the numbers of its wire format live in ``fusilli_plugin.importers``.
+    """
 
     FLOAT = "FLOAT"
     HALF = "HALF"
@@ -64,12 +67,15 @@ class DataType(Enum):
         """The data type of a numpy dtype, or of anything that ``np.dtype`` accepts.
 
         Raises:
-            GraphError: numpy has the dtype, the graph API does not.
+            GraphError: numpy does not know the dtype, or the graph API does not.
         """
-        found = _FROM_NUMPY.get(np.dtype(dtype))  # type: ignore[call-overload]
+        try:
+            found = None if dtype is None else _FROM_NUMPY.get(np.dtype(dtype))  # type: ignore[call-overload]
+        except TypeError:
+            found = None
         if found is None:
             known = ", ".join(str(known) for known in _FROM_NUMPY)
-            raise GraphError(f"numpy dtype {np.dtype(dtype)} has no DataType; known are {known}")  # type: ignore[call-overload]
+            raise GraphError(f"numpy dtype {dtype} has no DataType; known are {known}")
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,11 +14,12 @@ from graph_api.errors import GraphError
 from graph_api.layout import stride_order, strides_in_order
 from graph_api.node import Array, Node
 from graph_api.ops import AllBuilders
-from graph_api.tensor import TensorAttr
+from graph_api.tensor import TensorAttr, int_tuple
 
 __all__ = ["Arguments", "Graph", "TensorKey"]
 
 TensorKey = TensorAttr | str | int
+T = TypeVar("T")
 
 
 class Arguments(NamedTuple):
@@ -32,7 +33,8 @@ class Graph(AllBuilders):
     """A fused operation graph.
 
     Build it with :meth:`tensor` and the operation methods, mark results with ``set_output(True)``, then
-    :meth:`validate` it: that infers what was left open and freezes the graph. Names and rules follow hipDNN's front end.
+    :meth:`validate` it: that infers what was left open and freezes the graph. Names and rules follow hipDNN's front
+    end.
     """
 
     def validate(self) -> Graph:
@@ -97,7 +99,7 @@ class Graph(AllBuilders):
             raise GraphError(f"tensor '{key.name}' belongs to another graph than '{self.name}'")
         else:
             try:
-                uid = operator.index(key)
+                uid = operator.index(key if not isinstance(key, bool) else None)  # type: ignore[arg-type]
             except TypeError:
                 raise GraphError(f"a tensor is named by itself, its name or its uid, got {key!r}") from None
             found = [tensor for tensor in self._tensors if tensor.has_uid and tensor.uid == uid]
@@ -105,6 +107,20 @@ class Graph(AllBuilders):
             names = ", ".join(f"'{tensor.name}'" for tensor in self._tensors if not tensor.is_virtual)
             raise GraphError(f"graph '{self.name}' has no tensor {key!r}; it has {names}")
         return found[0]
+
+    def by_tensor(self, pack: Mapping[TensorKey, T]) -> dict[TensorAttr, T]:
+        """``pack`` with its keys (tensors, names, uids) replaced by the tensors.
+
+        Raises:
+            GraphError: a key is unknown, or two keys mean one tensor.
+        """
+        found: dict[TensorAttr, T] = {}
+        for key, value in pack.items():
+            tensor = self.find(key)
+            if tensor in found:
+                raise GraphError(f"tensor '{tensor.name}' is given twice, the second time as {key!r}")
+            found[tensor] = value
+        return found
 
     def reference(self, pack: Mapping[TensorKey, object]) -> dict[TensorAttr, Array]:
         """Runs the graph in numpy, in float64, node by node: the specification of the result.
@@ -134,7 +150,9 @@ class Graph(AllBuilders):
             ins = ", ".join(f"{port}='{tensor.name}'" for port, tensor in node.inputs.items())
             outs = ", ".join(f"'{tensor.name}'" for tensor in node.outputs.values())
             attributes = ", ".join(f"{key}={value}" for key, value in node.attributes.to_json().items())
-            lines.append(f"  {node.op} '{node.name}': {outs} = {node.op}({ins}) {{{attributes}}} in {node.compute.name}")
+            lines.append(
+                f"  {node.op} '{node.name}': {outs} = {node.op}({ins}) {{{attributes}}} in {node.compute.name}"
+            )
         producers = self._producers()
         for tensor in self._tensors:
             role = "virtual" if tensor.is_virtual else "output" if tensor in producers else "input"
@@ -172,7 +190,9 @@ class Graph(AllBuilders):
             GraphError: the new dims do not fit the graph.
         """
         self.validate()
-        wanted = {self.find(key): tuple(new) for key, new in dims.items()}
+        wanted = {
+            tensor: int_tuple(new, f"dims of tensor '{tensor.name}'") for tensor, new in self.by_tensor(dims).items()
+        }
         producers = self._producers()
         new = Graph(self.name, io_data_type=self.io_data_type, intermediate_data_type=self.intermediate_data_type,
                     compute_data_type=self.compute_data_type)  # fmt: skip
@@ -263,7 +283,9 @@ class Graph(AllBuilders):
             if node.compute in (DataType.HALF, DataType.BFLOAT16):
                 node.compute = DataType.FLOAT
             if node.compute not in (DataType.FLOAT, DataType.DOUBLE, DataType.INT32, DataType.INT64):
-                raise node.fail(f"compute_data_type {node.compute.name} is none of FLOAT, DOUBLE, INT32, INT64, HALF, BFLOAT16")
+                raise node.fail(
+                    f"compute_data_type {node.compute.name} is none of FLOAT, DOUBLE, INT32, INT64, HALF, BFLOAT16"
+                )
             for tensor in node.outputs.values():
                 default = (self.intermediate_data_type or node.compute) if tensor.is_virtual else self.io_data_type
                 tensor.resolve(data_type=default)
@@ -300,7 +322,9 @@ def _unique(items: Iterable[tuple[Any, TensorAttr]], what: str, graph: str) -> s
     seen: dict[Any, TensorAttr] = {}
     for key, tensor in items:
         if key in seen:
-            raise GraphError(f"graph '{graph}': tensors '{seen[key].name}' and '{tensor.name}' have the same {what} {key!r}")
+            raise GraphError(
+                f"graph '{graph}': tensors '{seen[key].name}' and '{tensor.name}' have the same {what} {key!r}"
+            )
         seen[key] = tensor
     return set(seen)
 

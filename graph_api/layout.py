@@ -4,6 +4,9 @@ All strides are in elements. The contract is hipDNN's: dims are logical (N, C, s
 where an element lies.
 """
 
+# Users may pass anything.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import itertools
@@ -55,7 +58,7 @@ def layout_strides(layout: str, dims: Sequence[int]) -> Dims:
     Raises:
         GraphError: the name is unknown or has another rank than ``dims``.
     """
-    name = layout.upper() if isinstance(layout, str) else layout
+    name = layout.upper() if isinstance(layout, str) else ""
     if name not in _LAYOUTS:
         raise GraphError(f"layout {layout!r} is unknown; known are {', '.join(_LAYOUTS)}; or give stride=")
     if len(name) != len(dims):

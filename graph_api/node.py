@@ -1,8 +1,11 @@
 """The contract of an operation: attributes, ports, validation, inference, reference, error bound; and the registry.
 
-An operation is one class in ``graph_api/ops``. It knows nothing of a compiler; the emission rule of the same name stands
-in ``iree_bridge/emit``.
+An operation is one class in ``graph_api/ops``. It knows nothing of a compiler; the emission rule of the same name
+stands in ``iree_bridge/emit``.
 """
+
+# What comes out of JSON has no type until it is checked.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from reprlib import repr as _shown  # of values from outside, which may be long
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -41,10 +45,10 @@ class Attributes:
         }
 
     @classmethod
-    def from_json(cls: type[A], data: object, where: str) -> A:
+    def from_json(cls, data: object, where: str) -> typing.Self:
         """The attributes that ``to_json`` wrote; ``where`` names the node in errors."""
         if not isinstance(data, dict):
-            raise GraphError(f"{where}: attributes must be an object, got {data!r}")
+            raise GraphError(f"{where}: attributes must be an object, got {_shown(data)}")
         hints = typing.get_type_hints(cls)
         known = [field.name for field in dataclasses.fields(cls)]
         for key in data:
@@ -82,14 +86,14 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, Enum):
         if isinstance(value, str) and value in hint.__members__:
             return hint[value]
-        raise GraphError(f"{where}: {value!r} is unknown; known are {', '.join(hint.__members__)}")
+        raise GraphError(f"{where}: {_shown(value)} is unknown; known are {', '.join(hint.__members__)}")
     if hint is float and isinstance(value, str) and value in ("inf", "-inf", "nan"):
         return float(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool) == isinstance(value, bool):
         return value
-    raise GraphError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {value!r}")
+    raise GraphError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {_shown(value)}")
 
 
 class Node(ABC):
@@ -120,8 +124,9 @@ class Node(ABC):
     ) -> None:
         self.name = name
         self.attributes = attributes
-        self.inputs = dict(inputs)
-        self.outputs = dict(outputs)
+        # A file may list ports in any order; operations rely on that of their declaration.
+        self.inputs = _in_order(inputs, self.input_ports)
+        self.outputs = _in_order(outputs, self.output_ports)
         self.compute_data_type = compute_data_type
         self.compute = compute_data_type or DataType.FLOAT
         self._check_ports("input", self.inputs, self.input_ports, self.optional_inputs)
@@ -205,6 +210,10 @@ class Node(ABC):
         for port in ports:
             if port not in tensors and port not in optional:
                 raise self.fail(f"{kind} '{port}' is missing")
+
+
+def _in_order(tensors: Mapping[str, TensorAttr], ports: Sequence[str]) -> dict[str, TensorAttr]:
+    return {port: tensors[port] for port in dict.fromkeys((*ports, *tensors)) if port in tensors}
 
 
 OPS: dict[str, type[Node]] = {}

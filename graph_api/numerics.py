@@ -5,6 +5,9 @@ its outputs and what it adds, from the compute type and the length of its sums; 
 data type. So each element has a tolerance of its own, and a cancelling sum is not excused by a large neighbour.
 """
 
+# ml_dtypes.finfo has no complete types.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -92,21 +95,19 @@ def evaluate(graph: Graph, pack: Mapping[TensorKey, object], *, with_errors: boo
     return Evaluation(values, errors)
 
 
-def check(
-    graph: Graph, inputs: Mapping[TensorKey, object], results: Mapping[TensorKey, object]
-) -> list[Comparison]:
+def check(graph: Graph, inputs: Mapping[TensorKey, object], results: Mapping[TensorKey, object]) -> list[Comparison]:
     """Compares results of a device with the float64 reference, per element, one :class:`Comparison` per output.
 
     Raises:
         GraphError: an input or a result is missing or has another shape than its tensor.
     """
     evaluation = evaluate(graph, inputs)
-    found = {graph.find(key): value for key, value in results.items()}
+    found = graph.by_tensor(results)
     comparisons: list[Comparison] = []
     for tensor in graph.arguments().outputs:
         if tensor not in found:
             raise GraphError(f"no result was given for output '{tensor.name}'")
-        got = np.asarray(found[tensor])
+        got = _numbers(found[tensor], tensor)
         if got.shape != tensor.dims:
             raise GraphError(f"result '{tensor.name}' has shape {got.shape}, its tensor has dims {tensor.dims}")
         comparisons.append(compare(tensor, got, evaluation.values[tensor], evaluation.errors[tensor]))
@@ -155,20 +156,37 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[TensorAttr, np.ndarray[An
 
 
 def _inputs(graph: Graph, pack: Mapping[TensorKey, object]) -> dict[TensorAttr, Array]:
-    given = {graph.find(key): value for key, value in pack.items()}
+    given = graph.by_tensor(pack)
     values: dict[TensorAttr, Array] = {}
     for tensor in graph.arguments().inputs:
         if tensor not in given:
             raise GraphError(f"no array was given for input '{tensor.name}' of graph '{graph.name}'")
-        array = np.asarray(given[tensor])
+        array = _numbers(given[tensor], tensor)
         if array.shape != tensor.dims:
             raise GraphError(f"input '{tensor.name}': the array has shape {array.shape}, its tensor dims {tensor.dims}")
-        values[tensor] = array.astype(tensor.data_type.numpy).astype(np.float64)
+        values[tensor] = _rounded(array, tensor)
     for tensor in graph.tensors:
         if tensor.value is not None:
-            scalar = np.asarray(tensor.value).astype(tensor.data_type.numpy)
-            values[tensor] = scalar.astype(np.float64).reshape(tensor.dims)
+            values[tensor] = _rounded(np.asarray(tensor.value), tensor).reshape(tensor.dims)
     return values
+
+
+def _numbers(value: object, tensor: TensorAttr) -> np.ndarray[Any, Any]:
+    """``value`` as an array of real numbers or booleans."""
+    try:
+        array = np.asarray(value)
+        array.astype(np.float64, casting="same_kind")
+    except (TypeError, ValueError) as error:
+        raise GraphError(
+            f"'{tensor.name}': expected an array of real numbers, got {type(value).__name__} ({error})"
+        ) from None
+    return array
+
+
+def _rounded(array: np.ndarray[Any, Any], tensor: TensorAttr) -> Array:
+    """Float64 values after rounding to the tensor's data type; what overflows becomes infinite, without a warning."""
+    with np.errstate(all="ignore"):
+        return array.astype(tensor.data_type.numpy).astype(np.float64)
 
 
 def _stored_kind(value: Array, dtype: DataType) -> Array:

@@ -1,9 +1,14 @@
 """Graph <-> JSON, and the canonical form that cache keys are made of."""
 
+# What comes out of JSON has no type until it is checked.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import json
 import math
+from reprlib import repr as _shown  # of values from outside, which may be long
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graph_api.dtypes import DataType
@@ -78,12 +83,14 @@ def from_json(graph_type: type[G], text: str | bytes) -> G:
     """
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise GraphError(f"not a graph: invalid JSON ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise GraphError(f'not a graph: the JSON has no "format": "{FORMAT}"')
-    if document.get("version") != VERSION:
-        raise GraphError(f"graph version {document.get('version')!r} is not readable here; this is version {VERSION}")
+    if type(document.get("version")) is not int or document["version"] != VERSION:
+        raise GraphError(
+            f"graph version {_shown(document.get('version'))} is not readable here; this is version {VERSION}"
+        )
     graph = graph_type(
         _field(document, "name", str, "graph", "graph"),
         io_data_type=_dtype(document, "io_data_type", "graph"),
@@ -144,7 +151,7 @@ def _node_from_json(graph: Graph, item: Any, by_uid: dict[int, TensorAttr], wher
         found: dict[str, TensorAttr] = {}
         for port, uid in _field(item, side, dict, where).items():
             if isinstance(uid, bool) or not isinstance(uid, int) or uid not in by_uid:
-                raise GraphError(f"{where}.{side}.{port}: {uid!r} is no tensor of this graph")
+                raise GraphError(f"{where}.{side}.{port}: {_shown(uid)} is no tensor of this graph")
             found[port] = by_uid[uid]
         return found
 
@@ -163,14 +170,14 @@ _MISSING: Any = object()
 
 def _field(item: Any, key: str, kind: type, where: str, default: Any = _MISSING) -> Any:
     if not isinstance(item, dict):
-        raise GraphError(f"{where}: expected an object, got {item!r}")
+        raise GraphError(f"{where}: expected an object, got {_shown(item)}")
     value = item.get(key, default)
     if value is _MISSING:
         raise GraphError(f"{where}: '{key}' is missing")
     if value is default and key not in item:
         return value
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise GraphError(f"{where}: '{key}' must be {kind.__name__}, got {value!r}")
+        raise GraphError(f"{where}: '{key}' must be {kind.__name__}, got {_shown(value)}")
     return value
 
 
@@ -179,7 +186,7 @@ def _dtype(item: Any, key: str, where: str) -> DataType | None:
     if value is None:
         return None
     if not isinstance(value, str) or value not in DataType.__members__:
-        raise GraphError(f"{where}: {key} {value!r} is unknown; known are {', '.join(DataType.__members__)}")
+        raise GraphError(f"{where}: {key} {_shown(value)} is unknown; known are {', '.join(DataType.__members__)}")
     return DataType[value]
 
 

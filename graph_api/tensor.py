@@ -1,5 +1,8 @@
 """TensorAttr: what a graph knows of a tensor, and the setters that a user chains on it."""
 
+# Users may pass anything.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import math
@@ -13,7 +16,7 @@ from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.layout import Dims, PhysicalLayout, extent, physical
 
-__all__ = ["Scalar", "TensorAttr", "int_tuple"]
+__all__ = ["Scalar", "TensorAttr", "checked_name", "int_tuple"]
 
 Scalar = float | int | bool
 T = TypeVar("T")
@@ -30,6 +33,17 @@ def int_tuple(values: object, what: str) -> Dims:
         return tuple(operator.index(value) for value in values)  # type: ignore[arg-type]
     except TypeError as error:
         raise GraphError(f"{what} must hold integers, got {values!r}") from error
+
+
+def checked_name(name: object, what: str) -> str:
+    """``name`` if it is non-empty text that can be written as UTF-8; files and the compiler need that."""
+    if not isinstance(name, str) or not name:
+        raise GraphError(f"{what} must be a non-empty string, got {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise GraphError(f"{what} must be text, got {name!r}, which holds half of a surrogate pair") from None
+    return name
 
 
 class TensorAttr:
@@ -149,9 +163,7 @@ class TensorAttr:
 
     def set_name(self, name: str) -> TensorAttr:
         """Names the tensor; any non-empty text, unique in the graph."""
-        if not isinstance(name, str) or not name:
-            raise GraphError(f"a tensor name must be a non-empty string, got {name!r}")
-        self._given_name = self._resolved_name = name
+        self._given_name = self._resolved_name = checked_name(name, "a tensor name")
         return self
 
     def set_uid(self, uid: int) -> TensorAttr:
@@ -166,7 +178,9 @@ class TensorAttr:
         """Sets the logical dims, each at least 1."""
         new = int_tuple(dims, f"dims of tensor '{self.name}'")
         if any(dim < 1 for dim in new) or math.prod(new) > _INT64_MAX:
-            raise GraphError(f"tensor '{self.name}': dims {new} must be at least 1 each and hold fewer than 2^63 elements")
+            raise GraphError(
+                f"tensor '{self.name}': dims {new} must be at least 1 each and hold fewer than 2^63 elements"
+            )
         self._given_dims = self._resolved_dims = new
         return self
 
@@ -260,6 +274,8 @@ class TensorAttr:
         """Raises GraphError unless dims, strides and value fit together; ``written``: a node makes this tensor."""
         if self.value is not None and self.volume != 1:
             raise GraphError(f"tensor '{self.name}': a scalar value needs 1 element, dims are {self.dims}")
+        if self.value is not None and not self._holds(self.value):
+            raise GraphError(f"tensor '{self.name}': {self.value!r:.60} is no value of {self.data_type.name}")
         if len(self.strides) != self.rank:
             raise GraphError(
                 f"tensor '{self.name}': {len(self.strides)} strides {self.strides} for {self.rank} dims {self.dims}; "
@@ -276,7 +292,22 @@ class TensorAttr:
                 )
             span = stride * (dim - 1) + span
         if written and any(stride == 0 and dim > 1 for stride, dim in zip(self.strides, self.dims, strict=True)):
-            raise GraphError(f"tensor '{self.name}' is written by a node: stride 0 in {self.strides} is for inputs only")
+            raise GraphError(
+                f"tensor '{self.name}' is written by a node: stride 0 in {self.strides} is for inputs only"
+            )
+
+    def _holds(self, value: Scalar) -> bool:
+        """True if the data type has the value; floating-point types round, and overflow to infinity."""
+        try:
+            number = float(value)
+        except OverflowError:
+            return False
+        if self.data_type.is_float:
+            return True
+        low, high = 0, 1
+        if self.data_type.is_integer:
+            low, high = int(np.iinfo(self.data_type.numpy).min), int(np.iinfo(self.data_type.numpy).max)
+        return math.isfinite(number) and int(value) == value and low <= value <= high
 
     def freeze(self) -> None:
         """Ends all changes; sets ``physical``."""

@@ -43,6 +43,6 @@ def __getattr__(name: str) -> Any:
     """Loads what needs the runtime when it is first asked for."""
     if name not in _LATE:
         raise AttributeError(f"module 'iree_bridge' has no attribute {name!r}")
-    import importlib  # noqa: PLC0415 - kept out of the public names
+    import importlib
 
     return getattr(importlib.import_module(_LATE[name]), name)

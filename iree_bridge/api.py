@@ -29,7 +29,7 @@ def build(
 
     Args:
         graph: validated, or valid.
-        device: ``"cpu"``, ``"hip"``, ``"hip:1"``, ``"cuda:0"``...; default: ``FUSILLI_DEVICE``, which defaults to ``hip``.
+        device: ``"cpu"``, ``"hip"``, ``"hip:1"``, ``"cuda:0"``...; default: ``FUSILLI_DEVICE``, by default ``hip``.
         stream: the caller's stream on a GPU, as an integer; None: calls return when their results are there.
         options: default: ``Options.from_env()``.
 
@@ -39,8 +39,8 @@ def build(
         CompileError: the compiler failed.
         ExecutionError: the device is not there, or does not load the code.
     """
-    from iree_bridge.device import Device  # noqa: PLC0415 - the runtime is loaded when something is to run
-    from iree_bridge.runtime import Executable  # noqa: PLC0415
+    from iree_bridge.device import Device
+    from iree_bridge.runtime import Executable
 
     options = options or Options.from_env()
     place = Device.parse(options.device if device is None else device) if not isinstance(device, Device) else device
@@ -68,7 +68,7 @@ def compile_graph(graph: Graph, targets: Sequence[Target], *, options: Options |
         NotSupportedError: a target does not serve it.
         CompileError: the compiler failed.
     """
-    from iree_bridge.artifact import compile_artifact  # noqa: PLC0415 - not needed to run
+    from iree_bridge.artifact import compile_artifact
 
     for target in targets:
         support(graph, target).require()

@@ -20,7 +20,7 @@ from iree_bridge import _cuda, _hip
 from iree_bridge._runtime import HalDevice, HalDriver, get_driver, parse_flags, reason
 from iree_bridge.target import Target
 
-__all__ = ["Device", "set_task_threads"]
+__all__ = ["Device", "Driver", "Kind", "inherited_driver", "set_task_threads"]
 
 _LOG: Final = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"(cpu|cpu-sync|cpu-task|hip|cuda)(?::(\d{1,3}))?")

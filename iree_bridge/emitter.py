@@ -80,7 +80,7 @@ def emit_module(graph: Graph, target: Target) -> EmittedModule:
     Raises:
         CompileError: MLIR refuses what was emitted; this is a fault of an emission rule.
     """
-    import iree_bridge.emit  # noqa: F401, PLC0415 - fills RULES; imported late since the rules import this module
+    import iree_bridge.emit  # noqa: F401 - fills RULES; imported late since the rules import this module
 
     with ir.Context(), ir.Location.name(graph.name or "graph"):
         module = _verified(graph, target)
@@ -236,7 +236,7 @@ class Emitter:
             return self.list([self.operand(item) for item in value], value)
         return value
 
-    def constant(self, value: bool | int | float | None) -> Any:
+    def constant(self, value: bool | float | None) -> Any:
         """A torch scalar constant; made once, at the start of the function."""
         key = (type(value), value if not isinstance(value, float) else struct.pack("d", value))
         if key not in self._constants:
@@ -368,8 +368,8 @@ class Emitter:
     def call(self, text: str, operands: Sequence[Value], dims: Sequence[int], dtype: DataType) -> Value:
         """The result of a function on builtin tensors, for what the torch dialect cannot say.
 
-        ``text`` is one ``func.func private @NAME``, whose signature is that of the operands and the result; the function
-        is added to the module once and inlined by the compiler.
+        ``text`` is one ``func.func private @NAME``, whose signature is that of the operands and the result; it is added
+        to the module once, and the compiler inlines it.
         """
         if text not in self._functions:
             parsed = ir.Operation.parse(text)
@@ -394,7 +394,7 @@ class Emitter:
         made = ir.Operation.create("torch_c.from_builtin_tensor", results=[torch], operands=[called])
         return Value(made.result, tuple(dims), dtype)
 
-    def _scalar(self, value: bool | int | float | None) -> Any:
+    def _scalar(self, value: bool | float | None) -> Any:
         if value is None:
             return ir.Operation.create("torch.constant.none", results=[self.type("!torch.none")]).result
         if isinstance(value, bool):

@@ -29,7 +29,7 @@ def gather(e: Emitter, tensor: TensorAttr, flat: Value) -> Value:
 
 
 def scatter(e: Emitter, tensor: TensorAttr, value: Value, buffer: Any) -> Value:
-    """The new content of ``buffer``: ``value`` (physical order) where the tensor has elements, the old bytes elsewhere."""
+    """The new content of ``buffer``: ``value`` (physical order) where the tensor has elements, else what was there."""
     sizes, inner = _nest(tensor)
     room = [(0, size - dim) for size, dim in zip(sizes, inner, strict=True)]
     length = tensor.physical.extent

@@ -24,10 +24,8 @@ RULE: Final = "splitmix64-1"
 """Name of the rule of :func:`make_inputs`; a change of the rule is another name."""
 
 MAX_SAMPLES: Final = 4096
-_MAX_WORK: Final = 2e9  # multiply-adds: some seconds in float64
+_MAX_FLOPS: Final = 4e9  # some seconds in float64
 _MAX_ELEMENTS: Final = 64_000_000
-# Their cost is that of reading and writing; that of all others is taken for a contraction's.
-_ELEMENTWISE: Final = ("pointwise", "reduction", "batchnorm", "layernorm", "rmsnorm", "identity")
 
 Samples = NDArray[np.float64]
 
@@ -187,13 +185,7 @@ def _too_expensive(graph: Graph) -> str:
     elements = sum(tensor.volume for tensor in graph.tensors)
     if elements > _MAX_ELEMENTS:
         return f"its tensors have {elements} elements, over {_MAX_ELEMENTS}"
-    work = 0.0
-    for node in graph.nodes:
-        tensors = (*node.inputs.values(), *node.outputs.values())
-        if node.op.startswith(_ELEMENTWISE):
-            work += sum(tensor.volume for tensor in tensors)
-        else:
-            # For C = A @ B this is M*K*N; for a convolution it is low by the root of the window size.
-            largest = sorted((float(tensor.volume) for tensor in tensors), reverse=True)[:3]
-            work += math.sqrt(math.prod(largest)) * (1.0 if len(largest) == 3 else math.sqrt(largest[-1]))
-    return f"its reference takes about {work:.1e} multiplications, over {_MAX_WORK:.0e}" if work > _MAX_WORK else ""
+    flops = graph.flops()
+    if flops > _MAX_FLOPS:
+        return f"its reference takes {flops:.1e} operations, over {_MAX_FLOPS:.0e}"
+    return ""

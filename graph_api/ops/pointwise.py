@@ -1,9 +1,14 @@
 """Pointwise operations: all modes, one table of formulas, broadcasting, parameters.
 
-Source of the semantics: hipDNN's and cuDNN's front ends. Where sources disagree on the order of operands, the order here
-is cuDNN's: the backward modes take (dy, x), BINARY_SELECT takes (value if true, value if false, predicate). Other orders
-are an option of what imports a graph, never of the graph.
+Source of the semantics: hipDNN's and cuDNN's front ends. Where sources disagree on the order of operands, the order
+here is cuDNN's: the backward modes take (dy, x), BINARY_SELECT takes (value if true, value if false, predicate). Other
+orders are an option of what imports a graph, never of the graph.
 """
+
+# The formulas are lambdas in a table; pyright infers nothing for their parameters.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# Users may pass anything.
+# pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 
@@ -22,6 +27,7 @@ from graph_api.node import Array, Arrays, Attributes, Node, register_op
 from graph_api.tensor import Scalar, TensorAttr
 
 __all__ = ["MODES", "Mode", "PointwiseAttributes", "PointwiseBuilder", "PointwiseMode", "PointwiseNode"]
+
 
 class PointwiseMode(Enum):
     """The elementwise function; ``MODES`` holds the formulas."""
@@ -111,9 +117,16 @@ class PointwiseAttributes(Attributes):
             if isinstance(value, bool) or not isinstance(value, int | float | np.number):
                 raise GraphError(f"pointwise {self.mode.name}: {field.name} must be a number, got {value!r}")
             kind = int if field.name == "axis" else float
-            if kind(value) != value:
-                raise GraphError(f"pointwise {self.mode.name}: {field.name} must be a finite {kind.__name__}, got {value!r}")
-            object.__setattr__(self, field.name, kind(value))
+            try:
+                number = kind(value)
+            except (OverflowError, ValueError):
+                number = None
+            if number != value:
+                raise GraphError(
+                    f"pointwise {self.mode.name}: {field.name} must be "
+                    f"{'a whole number' if kind is int else 'a number, not NaN'}, got {value!r:.60}"
+                )
+            object.__setattr__(self, field.name, number)
         if self.mode is PointwiseMode.GEN_INDEX and self.axis is None:
             raise GraphError("pointwise GEN_INDEX: axis is missing")
         if self.softplus_beta == 0:
@@ -253,7 +266,7 @@ MODES: dict[PointwiseMode, Mode] = {
     PointwiseMode.LOGICAL_NOT: Mode(1, lambda a, x: _truth(x == 0), ulps=0),
     PointwiseMode.BINARY_SELECT: Mode(3, lambda a, x, y, p: np.where(p != 0, x, y), ulps=0),
     PointwiseMode.GEN_INDEX: Mode(1, lambda a, x: _coordinate(a, x), ("axis",), ulps=0),
-    PointwiseMode.RELU_FWD: Mode(1, _relu, _CLIPS, ulps=2, scale=lambda a, x: np.minimum(np.abs(x) + abs(a.clip[0]), 1e300)),
+    PointwiseMode.RELU_FWD: Mode(1, _relu, _CLIPS, ulps=2, scale=lambda a, x: np.abs(x) + abs(a.clip[0])),
     PointwiseMode.RELU_BWD: Mode(2, lambda a, dy, x: dy * _relu_slope(a, x), _CLIPS),
     PointwiseMode.SIGMOID_FWD: Mode(1, lambda a, x: _sigmoid(x), ulps=8),
     PointwiseMode.SIGMOID_BWD: Mode(
@@ -283,7 +296,8 @@ MODES: dict[PointwiseMode, Mode] = {
         2, lambda a, dy, x: dy * np.where(x > 0, 1.0, _one(a.elu_alpha) * np.exp(x)), ("elu_alpha",), ulps=8
     ),
     PointwiseMode.SOFTPLUS_FWD: Mode(
-        1, lambda a, x: np.logaddexp(0.0, _one(a.softplus_beta) * x) / _one(a.softplus_beta), ("softplus_beta",), ulps=8,
+        1, lambda a, x: np.logaddexp(0.0, _one(a.softplus_beta) * x) / _one(a.softplus_beta), ("softplus_beta",),
+        ulps=8,
         scale=lambda a, x: np.full(x.shape, 1.0 / abs(_one(a.softplus_beta))),
     ),
     PointwiseMode.SOFTPLUS_BWD: Mode(
@@ -293,11 +307,22 @@ MODES: dict[PointwiseMode, Mode] = {
 """Every mode. Formulas are the specification; emission rules of the same names stand in ``iree_bridge/emit``."""
 
 
-_REAL = frozenset(
-    mode
-    for mode in MODES
-    if mode.name.split("_")[0] in ("SQRT", "RSQRT", "EXP", "LOG", "SIN", "TAN", "ERF", "SIGMOID", "TANH", "GELU", "SWISH", "ELU", "SOFTPLUS")
-)
+_REAL_FAMILIES = [
+    "SQRT",
+    "RSQRT",
+    "EXP",
+    "LOG",
+    "SIN",
+    "TAN",
+    "ERF",
+    "SIGMOID",
+    "TANH",
+    "GELU",
+    "SWISH",
+    "ELU",
+    "SOFTPLUS",
+]
+_REAL = frozenset(mode for mode in MODES if mode.name.split("_")[0] in _REAL_FAMILIES)
 """Modes that make no sense in integers: with an integer compute type they compute in FLOAT."""
 
 
@@ -333,9 +358,10 @@ class PointwiseNode(Node):
         return MODES[self.attributes.mode]
 
     def validate(self) -> None:
-        if len(self.inputs) != self.mode.arity:
+        if tuple(self.inputs) != self.input_ports[: self.mode.arity]:
             raise self.fail(
-                f"{self.attributes.mode.name} takes {self.mode.arity} inputs, got {len(self.inputs)} ({', '.join(self.inputs)})"
+                f"{self.attributes.mode.name} takes {self.mode.arity} inputs, "
+                f"got {len(self.inputs)} ({', '.join(self.inputs)})"
             )
         shapes = {tensor.name: tensor.dims for tensor in self.inputs.values()}
         if broadcast_dims(list(shapes.values())) is None:
@@ -365,6 +391,17 @@ class PointwiseNode(Node):
             return strides_in_order(out.dims, stride_order(like.dims, like.strides))
         return packed_strides(out.dims)
 
+    def respecified_dims(self, port: str, old: Node) -> tuple[int, ...] | None:
+        """Where the output was larger than its inputs it stays as large."""
+        before = broadcast_dims([tensor.dims for tensor in old.inputs.values()])
+        after = broadcast_dims([tensor.dims for tensor in self.inputs.values()])
+        kept = old.outputs[port].dims
+        if after is None or before is None or before == kept or len(after) != len(before):
+            return None
+        lead = len(kept) - len(before)
+        wider = zip(kept[lead:], before, after, strict=True)
+        return (*kept[:lead], *(k if (b, a) == (1, 1) else a for k, b, a in wider))
+
     def reference(self, inputs: Arrays) -> dict[str, Array]:
         return {"out_0": self._evaluate([inputs[port] for port in self.inputs])}
 
@@ -379,7 +416,9 @@ class PointwiseNode(Node):
             shift = errors[port] + self._conversion_eps(port) * np.abs(values[index])
             if not np.any(shift):
                 continue
-            moved = [self._evaluate([*values[:index], values[index] + s, *values[index + 1 :]]) for s in (shift, -shift)]
+            moved = [
+                self._evaluate([*values[:index], values[index] + s, *values[index + 1 :]]) for s in (shift, -shift)
+            ]
             bound = bound + np.fmax(np.abs(moved[0] - out), np.abs(moved[1] - out))
         return {"out_0": np.nan_to_num(bound, nan=0.0, posinf=np.inf)}
 
@@ -439,11 +478,19 @@ class PointwiseBuilder(GraphBuilder):
             softplus_beta=softplus_beta, axis=axis,
         )  # fmt: skip
         inputs = {f"in_{i}": self._operand(value) for i, value in enumerate((in_0, in_1, in_2)) if value is not None}
-        node = self.add_node(PointwiseNode, inputs, name=name, attributes=attributes, compute_data_type=compute_data_type)
+        node = self.add_node(
+            PointwiseNode, inputs, name=name, attributes=attributes, compute_data_type=compute_data_type
+        )
         return node.outputs["out_0"]
 
     def _operand(self, value: TensorAttr | Scalar) -> TensorAttr:
         if isinstance(value, bool | int | float):
-            kind = DataType.BOOLEAN if isinstance(value, bool) else DataType.INT64 if isinstance(value, int) else DataType.FLOAT
+            kind = (
+                DataType.BOOLEAN
+                if isinstance(value, bool)
+                else DataType.INT64
+                if isinstance(value, int)
+                else DataType.FLOAT
+            )
             return self.scalar(value, data_type=kind)
         return value

@@ -1,5 +1,5 @@
 """Emission rules, one file per operation family; importing this package fills ``emitter.RULES``."""
 
-from iree_bridge.emit import conv, matmul, pointwise
+from iree_bridge.emit import _conv_gradients, conv, matmul, pointwise, sdpa
 
-__all__ = ["conv", "matmul", "pointwise"]
+__all__ = ["_conv_gradients", "conv", "matmul", "pointwise", "sdpa"]

@@ -1,9 +1,9 @@
 """Convolution on the CPU target as a channels-last linalg operation.
 
-The torch form becomes a channels-first convolution. Around a channels-last tensor the compiler folds its transposes into a
-generic loop nest that it does not vectorise (40 times slower), and half-precision operands stay half-precision in the
-inner loop. So here the operands become f32, the filter is transposed on its own (a barrier keeps it apart), and the
-convolution is named ``conv_2d_nhwc_hwcf`` or ``depthwise_conv_2d_nhwc_hwc``. ``docs/performance.md`` has the numbers.
+The torch form becomes a channels-first convolution. Around a channels-last tensor the compiler folds its transposes
+into a generic loop nest that it does not vectorise (40 times slower), and half-precision operands stay half-precision
+in the inner loop. So here the operands become f32, the filter is transposed on its own (a barrier keeps it apart), and
+the convolution is named ``conv_2d_nhwc_hwcf`` or ``depthwise_conv_2d_nhwc_hwc``; ``docs/performance.md`` has numbers.
 """
 
 from __future__ import annotations
@@ -42,12 +42,17 @@ def channels_last(e: Emitter, attributes: ConvAttributes, x: Value, w: Value, gr
         kernel = e.reshape(kernel, (*w.dims[2:], w.dims[0]))
     kernel = e.barrier(kernel)
     dims = (x.dims[0], *out, w.dims[0])
-    text = _function("depthwise_conv_2d_nhwc_hwc" if depthwise else "conv_2d_nhwc_hwcf", attributes, image, kernel, dims)
+    text = _function(
+        "depthwise_conv_2d_nhwc_hwc" if depthwise else "conv_2d_nhwc_hwcf", attributes, image, kernel, dims
+    )
     return e.permute(e.call(text, [image, kernel], dims, DataType.FLOAT), (0, 3, 1, 2))
 
 
 def as_computed(e: Emitter, value: Value) -> Value:
-    """f16 and bf16 operands as f32 on the CPU, made by a kernel of their own: the inner loop then has one element type."""
+    """f16 and bf16 operands as f32 on the CPU.
+
+    A kernel of their own makes them, so that the inner loop of the convolution has one element type.
+    """
     if e.target.backend != "llvm-cpu" or value.dtype not in _HALF:
         return value
     return e.barrier(e.cast(value, DataType.FLOAT))
@@ -67,4 +72,3 @@ def _function(name: str, attributes: ConvAttributes, x: Value, w: Value, dims: S
           ins(%x, %w : {image}, {kernel}) outs(%init : {out}) -> {out}
       return %y : {out}
     }}"""
-

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graph_api.ops.conv import ConvAttributes, ConvDgradNode, ConvWgradNode
-from iree_bridge.emit.conv import convolution, operands
+from iree_bridge.emit.conv import convolution, cropped, operands
 from iree_bridge.emitter import Emitter, Value, rule
 
 __all__ = ["conv_dgrad", "conv_wgrad"]
@@ -71,7 +71,7 @@ def conv_dgrad(e: Emitter, node: ConvDgradNode) -> None:
     around = [
         (r - axis.first, axis.last - size + 1) for r, axis, size in zip(reach, axes, dy.dims[2:], strict=True)
     ]
-    dy, padding = _cropped(e, dy, around)
+    dy, padding = cropped(e, dy, around)
     forward = replace(
         a,
         pre_padding=tuple(before for before, _ in padding),
@@ -126,7 +126,7 @@ def conv_wgrad(e: Emitter, node: ConvWgradNode) -> None:
         a.stride[i] * (dy.dims[i + 2] - 1) + 1 + a.dilation[i] * (dw.dims[i + 2] - 1) - x.dims[i + 2] - a.pre_padding[i]
         for i in spatial
     ]
-    x, padding = _cropped(e, x, list(zip(a.pre_padding, ends, strict=True)))
+    x, padding = cropped(e, x, list(zip(a.pre_padding, ends, strict=True)))
     n, c, *size = x.dims
     axes = range(3, 3 + len(size))
     image = e.permute(e.reshape(x, (n, groups, c // groups, *size)), (2, 1, 0, *axes))
@@ -158,14 +158,3 @@ def _dilated(e: Emitter, value: Value, axis: int, dilation: int) -> Value:
     value = e.pad(value, [(0, dilation - 1), *[(0, 0)] * len(rest)])
     value = e.reshape(value, (*value.dims[:axis], size * dilation, *rest))
     return e.slice(value, axis, 0, dilation * (size - 1) + 1)
-
-
-def _cropped(
-    e: Emitter, value: Value, around: Sequence[tuple[int, int]]
-) -> tuple[Value, list[tuple[int, int]]]:
-    """``value`` cut where its trailing dims have negative padding, and the padding that is left."""
-    lead = len(value.dims) - len(around)
-    for i, (before, after) in enumerate(around):
-        size = value.dims[lead + i]
-        value = e.slice(value, lead + i, max(-before, 0), size - max(-after, 0))
-    return value, [(max(before, 0), max(after, 0)) for before, after in around]

@@ -6,23 +6,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from graph_api import DataType
-from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvolutionMode
+from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
 from iree_bridge.emit import _conv_cpu
 from iree_bridge.emitter import Emitter, Value, rule
 
-__all__ = ["conv_fprop", "convolution", "operand_type"]
+__all__ = ["conv_fprop", "convolution", "cropped", "operand_type", "operands"]
 
 
 @rule("conv_fprop")
 def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
     """torch.aten.convolution on logical operands; the result has the compute type, in which it accumulates."""
-    dtype = operand_type(node.inputs["x"].data_type, node.inputs["w"].data_type)
-    x, w = (_conv_cpu.as_computed(e, e.read(node.inputs[port], dtype)) for port in ("x", "w"))
-    if node.attributes.convolution_mode is ConvolutionMode.CONVOLUTION:
+    x, w = operands(e, node, "x", "w")
+    if node.attributes.is_mirrored:
         w = e.op("aten.flip", w.dims, w.dtype, w, list(range(2, len(w.dims))))
     last = _conv_cpu.wanted(e, node.inputs["x"], x.dtype, node.groups, w.dims[0])
     y = convolution(e, node.attributes, x, w, node.groups, node.compute, channels_last=last)
     e.write(node, "y", y)
+
+
+def operands(e: Emitter, node: ConvNode, *ports: str) -> list[Value]:
+    """The two inputs at ``ports`` in the one type in which they are multiplied."""
+    dtype = operand_type(*(node.inputs[port].data_type for port in ports))
+    if dtype is DataType.BFLOAT16 and e.target.chip == "gfx908":
+        dtype = DataType.FLOAT  # the chip's bf16 matrix instructions are not used by the compiler, those of f32 are
+    return [_conv_cpu.as_computed(e, e.read(node.inputs[port], dtype)) for port in ports]
 
 
 def operand_type(x: DataType, w: DataType) -> DataType:
@@ -77,17 +84,34 @@ def _without_strided_points(
 
     The window is met once, so the end of padded x is cut to the filter's span.
     """
-    stride, post = list(attributes.stride), list(attributes.post_padding)
+    stride, padding = list(attributes.stride), list(zip(attributes.pre_padding, attributes.post_padding, strict=True))
     for axis, size in enumerate(x.dims[2:]):
-        if stride[axis] == 1 or attributes.output_size(axis, size, w.dims[axis + 2]) != 1:
-            continue
-        span = attributes.dilation[axis] * (w.dims[axis + 2] - 1) + 1
-        stride[axis] = 1
-        post[axis] = span - size - attributes.pre_padding[axis]
-        if post[axis] < 0:
-            x = e.slice(x, axis + 2, 0, size + post[axis])
-            post[axis] = 0
-    return replace(attributes, stride=tuple(stride), post_padding=tuple(post)), x
+        if stride[axis] > 1 and attributes.output_size(axis, size, w.dims[axis + 2]) == 1:
+            span = attributes.dilation[axis] * (w.dims[axis + 2] - 1) + 1
+            stride[axis] = 1
+            padding[axis] = (attributes.pre_padding[axis], span - size - attributes.pre_padding[axis])
+    x, padding = cropped(e, x, padding)
+    return _with_padding(replace(attributes, stride=tuple(stride)), padding), x
+
+
+def cropped(
+    e: Emitter, value: Value, around: Sequence[tuple[int, int]]
+) -> tuple[Value, list[tuple[int, int]]]:
+    """``value`` cut where its trailing dims have negative padding, and the padding that is left."""
+    left = [(max(before, 0), max(after, 0)) for before, after in around]
+    lead = len(value.dims) - len(around)
+    for i, (before, after) in enumerate(around):
+        axis = lead + i
+        if value.dims[axis] + min(before, 0) + min(after, 0) < 1:  # only padding stays, so it is made first
+            value = e.pad(value, [left[i] if j == axis else (0, 0) for j in range(lead, len(value.dims))])
+            left[i] = (0, 0)
+        value = e.slice(value, axis, max(-before, 0), value.dims[axis] - max(-after, 0))
+    return value, left
+
+
+def _with_padding(attributes: ConvAttributes, padding: Sequence[tuple[int, int]]) -> ConvAttributes:
+    pre, post = zip(*padding, strict=True)
+    return replace(attributes, pre_padding=pre, post_padding=post)
 
 
 def _as_2d(attributes: ConvAttributes) -> ConvAttributes:

@@ -26,21 +26,20 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
 def matmul_types(a: DataType, b: DataType, compute: DataType, terms: int) -> tuple[DataType, DataType]:
     """The type in which operands are multiplied, and that of the sums over ``terms`` products.
 
-    Floats are multiplied in the wider type, which must hold both operands and be no wider than the compute type; 8-bit
-    integers as they are, if 32 bits hold the sum, which is then exact.
+    Floats are multiplied in the wider type, which must hold both operands. 8-bit integers are summed in 32 bits, if these
+    hold the sum, which is then exact; signed ones are multiplied as they are. Two compiler faults shape the rest: products
+    of ui8 are computed as if they were si8, and half-precision operands with an f64 result are accumulated in f32.
     """
     if a in _BYTES and b in _BYTES:
         unsigned = (a is DataType.UINT8) + (b is DataType.UINT8)
-        fits = terms * 2 ** (14 + unsigned) < 2**31
-        narrow = DataType.UINT8 if unsigned == 2 else DataType.INT8
-        if unsigned != 1 and (fits or compute is DataType.INT32):
-            return narrow, DataType.INT32
-        return (DataType.INT32, DataType.INT32) if fits else (compute, compute)
-    if not compute.is_float:
+        if terms * 2 ** (14 + unsigned) >= 2**31 and compute is not DataType.INT32:
+            return compute, compute
+        return (DataType.INT32 if unsigned else DataType.INT8), DataType.INT32
+    if compute is not DataType.FLOAT:
         return compute, compute
-    floats = {dtype for dtype in (a, b) if dtype not in _BYTES}
-    only = floats.pop() if len(floats) == 1 else compute
-    return (only if only.is_float and only.eps >= compute.eps else compute), compute
+    wide = {dtype for dtype in (a, b) if dtype not in _BYTES}
+    narrow = wide <= {DataType.HALF} or wide <= {DataType.BFLOAT16}
+    return (wide.pop() if narrow else compute), compute
 
 
 def product(e: Emitter, a: Value, b: Value, dtype: DataType) -> Value:

@@ -69,7 +69,9 @@ class Elementwise:
     def div(self, x: Value, y: Value) -> Value:
         if self.dtype.is_float:
             return self.call("div.Tensor", x, y)
-        return self.e.op("aten.div.Tensor_mode", broadcast_dims([x.dims, y.dims]) or (), self.dtype, x, y, self.e.string("trunc"))
+        return self.e.op(
+            "aten.div.Tensor_mode", broadcast_dims([x.dims, y.dims]) or (), self.dtype, x, y, self.e.string("trunc")
+        )
 
     def unary(self, name: str, x: Value) -> Value:
         return self.call(name, x)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +12,7 @@ from graph_api.errors import ExecutionError
 from graph_api.tensor import TensorAttr
 from iree_bridge.buffers import ELEMENT_TYPES, Memory, examine
 
-__all__ = ["Argument", "PackReader", "check_outputs_apart", "quick_key_reader"]
+__all__ = ["Argument", "PackReader", "check_outputs_apart"]
 
 _ndarray: Final = np.ndarray
 
@@ -98,40 +97,6 @@ class Argument:
         return ExecutionError(f"{role} '{self.tensor.name}': {what}: expected {expected}, got {got}; {fix}")
 
 
-def quick_key_reader(arguments: Sequence[Argument]) -> Callable[[Sequence[Any]], tuple[int, ...] | None]:
-    """The fast half of ``Argument.check``, for all arguments at once.
-
-    Returns:
-        A function from values to their addresses if all are numpy arrays that fit exactly; None for everything else,
-        fitting or not.
-    """
-    checks = [
-        (
-            tuple(argument.tensor.dims),
-            tuple(stride * argument.tensor.data_type.itemsize for stride in argument.tensor.strides),
-            argument.tensor.data_type.numpy,
-            argument.is_output,
-        )
-        for argument in arguments
-    ]
-
-    def quick_key(values: Sequence[Any]) -> tuple[int, ...] | None:
-        key = []
-        for value, (dims, byte_strides, dtype, is_output) in zip(values, checks):  # noqa: B905 - strict= costs 0.3 us
-            if (
-                type(value) is not _ndarray
-                or value.shape != dims
-                or value.strides != byte_strides
-                or value.dtype is not dtype
-                or (is_output and not value.flags.writeable)
-            ):
-                return None
-            key.append(_WORDS[(id(value) + _HEADER) >> 3] if _CAN_PEEK else value.ctypes.data)
-        return tuple(key)
-
-    return quick_key
-
-
 # ``array.ctypes.data`` takes 3 us, as long as the launch of a small graph. The address is also the first field behind
 # the object header of every ndarray, in all versions of numpy's ABI so far; two arrays show whether that holds here.
 _WORDS: Final = (ctypes.c_size_t * 2**59).from_address(0)
@@ -148,30 +113,58 @@ _CAN_PEEK: Final = _peeking_works()
 
 
 class PackReader:
-    """Brings the values of a pack ``{tensor | name | uid: value}`` into argument order."""
+    """Reads packs ``{tensor | name | uid: value}`` in argument order."""
 
-    def __init__(self, arguments: Sequence[Argument]) -> None:
+    def __init__(self, arguments: Sequence[Argument], *, quick: bool) -> None:
         self._tensors = [argument.tensor for argument in arguments]
         self._index: dict[object, int] = {}
         for index, tensor in enumerate(self._tensors):
             self._index.update({tensor: index, tensor.name: index, tensor.uid: index})
-        self._last: itemgetter[Any] | None = None
+        self._count = len(self._tensors) if quick else -1
+        self._outputs = [argument.is_output for argument in arguments]
+        self._checks = self._checks_for(self._tensors)
 
-    def __call__(self, pack: Mapping[Any, object]) -> tuple[object, ...]:
+    def _checks_for(self, keys: Sequence[object]) -> list[tuple[object, tuple[int, ...], tuple[int, ...], Any, bool]]:
+        checks = []
+        for key, tensor, is_output in zip(keys, self._tensors, self._outputs, strict=True):
+            dtype = tensor.data_type.numpy
+            byte_strides = tuple(stride * dtype.itemsize for stride in tensor.strides)
+            checks.append((key, tuple(tensor.dims), byte_strides, dtype, is_output))
+        return checks
+
+    def quick_key(self, pack: Any) -> tuple[int, ...] | None:
+        """The addresses of the values, if the pack has the keys of the last one and all are arrays that fit exactly.
+
+        Returns:
+            The addresses in argument order; None for every other pack, be it right or wrong.
+        """
+        if type(pack) is not dict or len(pack) != self._count:
+            return None
+        pointers = []
+        try:
+            for key, dims, byte_strides, dtype, is_output in self._checks:
+                value = pack[key]
+                if (
+                    type(value) is not _ndarray
+                    or value.shape != dims
+                    or value.strides != byte_strides
+                    or value.dtype is not dtype
+                    or (is_output and not value.flags.writeable)
+                ):
+                    return None
+                pointers.append(_WORDS[(id(value) + _HEADER) >> 3] if _CAN_PEEK else value.ctypes.data)
+        except KeyError:
+            return None
+        return tuple(pointers)
+
+    def values(self, pack: Mapping[Any, object]) -> tuple[object, ...]:
         """The values of ``pack`` in argument order.
 
         Raises:
             ExecutionError: a tensor is missing, given twice or unknown.
         """
-        last = self._last
-        if last is not None and type(pack) is dict and len(pack) == len(self._tensors):
-            try:
-                return last(pack)  # equal keys name equal tensors
-            except KeyError:
-                pass
         keys = self.keys_in_order(pack)
-        if len(keys) > 1:  # itemgetter gives a bare value for one key
-            self._last = itemgetter(*keys)
+        self._checks = self._checks_for(keys)
         return tuple(pack[key] for key in keys)
 
     def keys_in_order(self, pack: Mapping[Any, object]) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from graph_api.tensor import TensorAttr
 from iree_bridge._runtime import VmModule, reason
 from iree_bridge.buffers import Memory
 from iree_bridge.device import Device, Driver, inherited_driver
-from iree_bridge.runtime.arguments import Argument, PackReader, quick_key_reader
+from iree_bridge.runtime.arguments import Argument, PackReader
 from iree_bridge.runtime.lanes import Key, LanePool
 from iree_bridge.runtime.program import Program, load_module, workspace_size
 
@@ -71,10 +71,9 @@ class Executable:
             *(Argument(tensor, is_output=True) for tensor in self.outputs),
             *(Argument(tensor, is_output=False) for tensor in self.inputs),
         )
-        self._values = PackReader(self._arguments)
-        self._place = (device.kind, device.index)
         # On a GPU numpy arrays go through copies, so nothing is quick to serve.
-        self._quick_key = _nothing_is_quick if device.is_gpu else quick_key_reader(self._arguments)
+        self._reader = PackReader(self._arguments, quick=not device.is_gpu)
+        self._place = (device.kind, device.index)
         self._lock = threading.Lock()
         self._streams: OrderedDict[int | None, Executable] = OrderedDict()
         self._load()
@@ -99,10 +98,9 @@ class Executable:
         Raises:
             ExecutionError: a buffer does not fit (nothing is launched then), or the device reports a failure.
         """
-        values = self._values(pack)
-        key = self._quick_key(values)
+        key = self._reader.quick_key(pack)
         if key is None:
-            memories = self._checked(values)  # referenced until the launch: they keep exported copies alive
+            memories = self._checked(pack)  # referenced until the launch: they keep exported copies alive
             key = self._key(memories)
         self._launch(key)
 
@@ -117,10 +115,10 @@ class Executable:
             ExecutionError: a buffer does not fit, or a constant is no input.
         """
         for name in constants:
-            argument = self._arguments[self._values.index(name)]
+            argument = self._arguments[self._reader.index(name)]
             if argument.is_output:
                 raise ExecutionError(f"'{argument.tensor.name}' is an output and cannot be constant; name inputs only")
-        memories = self._checked(self._values(pack))
+        memories = self._checked(pack)
         return BoundCall(self, self._key(memories), memories)
 
     def run_pointers(self, pointers: Sequence[int], workspace: int = 0) -> None:
@@ -179,7 +177,8 @@ class Executable:
             return -1  # the device is waited for before a launch
         return 1 if self.device.kind == "cuda" and stream == 0 else stream
 
-    def _checked(self, values: Sequence[object]) -> list[Memory]:
+    def _checked(self, pack: Mapping[Any, object]) -> list[Memory]:
+        values = self._reader.values(pack)
         return [self._check(argument, value) for argument, value in zip(self._arguments, values, strict=True)]
 
     def _key(self, memories: Sequence[Memory]) -> Key:
@@ -278,10 +277,6 @@ class BoundCall:
         if self._program is not self._executable._program:  # loaded anew, after a fork or a failure
             self._program = self._executable._program
             self._idle.clear()
-
-
-def _nothing_is_quick(_: object) -> None:
-    return None
 
 
 def _cpu_driver(arguments: Arguments, flops: int | None) -> Driver:

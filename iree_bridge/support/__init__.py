@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graph_api import Graph, Support, TensorAttr
 from graph_api.layout import nested_extents
-from iree_bridge.support import conv as _conv, matmul as _matmul, pointwise as _pointwise  # noqa: F401 - they fill NODE_RULES
+from iree_bridge.support import conv, matmul, pointwise  # noqa: F401 - they fill NODE_RULES
 from iree_bridge.support.rules import NODE_RULES, Decline
 from iree_bridge.target import Target
 from iree_bridge.types import TORCH_CODE
@@ -46,9 +46,7 @@ def _tensor_reason(tensor: TensorAttr) -> tuple[str, str] | None:
         return "dtype", f"tensor '{tensor.name}' is {tensor.data_type.name}; served are {known}"
     if not tensor.is_virtual and nested_extents(tensor.dims, tensor.strides) is None:
         return "strides", (
-            f"tensor '{tensor.name}': strides {tensor.strides} of dims {tensor.dims} do not nest: each must be a multiple of "
-            "the next smaller one; copy the tensor to packed strides"
+            f"tensor '{tensor.name}': strides {tensor.strides} of dims {tensor.dims} do not nest: each must be a "
+            "multiple of the next smaller one; copy the tensor to packed strides"
         )
     return None
-
-

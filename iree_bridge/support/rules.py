@@ -28,7 +28,9 @@ def support_rule(op: str) -> Callable[[Rule], Rule]:
 
     def register(function: Rule) -> Rule:
         if op in NODE_RULES:
-            raise ValueError(f"operation {op!r} has the support rules of {NODE_RULES[op].__module__} and {function.__module__}")
+            raise ValueError(
+                f"operation {op!r} has the support rules of {NODE_RULES[op].__module__} and {function.__module__}"
+            )
         NODE_RULES[op] = function
         return function
 

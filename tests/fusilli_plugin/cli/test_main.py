@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -101,9 +104,12 @@ def test_a_closed_pipe_ends_quietly() -> None:
 
 
 def test_an_interrupt_ends_quietly() -> None:
-    # standard input stays open, so the command waits for a graph until the interrupt comes
+    # standard input stays open, so the command waits for the rest of the graph until the interrupt comes
     process = start("run", "-", "--device", "cpu", stdin=subprocess.PIPE)
-    _wait_until_it_reads(process.pid)
+    assert process.stdin is not None
+    process.stdin.write("{")
+    process.stdin.flush()
+    _wait_until_read(process.stdin.fileno())
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -111,11 +117,11 @@ def test_an_interrupt_ends_quietly() -> None:
     assert "Traceback" not in errors
 
 
-def _wait_until_it_reads(pid: int) -> None:
+def _wait_until_read(pipe: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        wchan = Path(f"/proc/{pid}/wchan").read_text()
-        if "pipe" in wchan:
+        unread = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+        if not unread:
             return
         time.sleep(0.05)
     pytest.fail("the command does not read standard input")
