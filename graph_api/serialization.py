@@ -135,7 +135,7 @@ def _tensor_from_json(item: Any, where: str) -> TensorAttr:
         is_virtual=_field(item, "virtual", bool, where, False),
         is_pass_by_value=_field(item, "pass_by_value", bool, where, False),
     )
-    value = item.get("value")
+    value: Any = item.get("value")
     if isinstance(value, str) and value in ("inf", "-inf", "nan"):
         value = float(value)
     return tensor if value is None else tensor.set_value(value)

@@ -1,7 +1,7 @@
 """TensorAttr: what a graph knows of a tensor, and the setters that a user chains on it."""
 
 # Users may pass anything.
-# pyright: reportUnnecessaryIsInstance=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 

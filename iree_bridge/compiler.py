@@ -9,16 +9,15 @@ import hashlib
 import logging
 import os
 import re
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache as memoize
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 from graph_api import CompileError, Graph, GraphError, NotSupportedError
 from iree_bridge import reproducer, versions
+from iree_bridge._flights import Flights
 from iree_bridge.cache import Cache, Code, key_of
 from iree_bridge.cpu import host_arch, host_features
 from iree_bridge.options import CompileMode, Options
@@ -43,7 +42,6 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 _MESSAGE_LINES: Final = 20
 _LINE_WIDTH: Final = 300
@@ -461,44 +459,4 @@ def _telling(diagnostics: Sequence[tuple[str, str]], stderr: str) -> list[str]:
     return [f"  {line[:_LINE_WIDTH]}" for line in dict.fromkeys(lines)]
 
 
-class _Flights:
-    """Work that threads share: the first that asks for a key does it, the others get its result or its error."""
-
-    def __init__(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._running: dict[object, Future[Any]] = {}
-
-    def share(self, key: object, work: Callable[[], _T]) -> _T:
-        """The result of ``work``, done once at a time per ``key``."""
-        if self._pid != os.getpid():
-            self._clear()  # the threads that did the work do not exist in a forked child
-        while True:
-            with self._lock:
-                future = self._running.get(key)
-                if future is None:
-                    future = self._running[key] = Future()
-                    break
-            error = future.exception()
-            if error is None:
-                return future.result()
-            if isinstance(error, Exception):
-                raise error
-            # That thread was interrupted: its interrupt is not ours.
-        try:
-            result = work()
-        except BaseException as error:
-            future.set_exception(error)
-            raise
-        else:
-            future.set_result(result)
-            return result
-        finally:
-            with self._lock:
-                self._running.pop(key, None)
-
-
-_flights = _Flights()
+_flights = Flights()

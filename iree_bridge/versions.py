@@ -33,8 +33,8 @@ _METADATA: Final = re.compile(r"(iree_base_(?:compiler|runtime))-([^-]+)\.dist-i
 _ROOT: Final = str(Path(__file__).resolve().parent.parent)
 # Sources that do not take part in turning a graph into IR. Any other file does, or may: a new one counts by default.
 _NO_EMITTER: Final = frozenset((
-    "__init__.py", "_compiler_api.py", "_cuda.py", "_frames.py", "_hip.py", "_runtime.py", "api.py", "artifact.py",
-    "assembly.py",
+    "__init__.py", "_compiler_api.py", "_cuda.py", "_flights.py", "_frames.py", "_hip.py", "_runtime.py", "api.py",
+    "artifact.py", "assembly.py",
     "buffers.py", "cache.py", "compiler.py", "cpu.py", "device.py", "inspect.py", "options.py", "pool.py",
     "reproducer.py", "vectors.py", "versions.py", "worker.py",
 ))  # fmt: skip
