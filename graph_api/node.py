@@ -90,7 +90,10 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if hint is float and isinstance(value, str) and value in ("inf", "-inf", "nan"):
         return float(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise GraphError(f"{where}: {_shown(value)} is outside the range of a float") from None
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool) == isinstance(value, bool):
         return value
     raise GraphError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {_shown(value)}")

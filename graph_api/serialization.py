@@ -145,7 +145,7 @@ def _node_from_json(graph: Graph, item: Any, by_uid: dict[int, TensorAttr], wher
     op = _field(item, "op", str, where)
     node_type = OPS.get(op)
     if node_type is None:
-        raise GraphError(f"{where}: operation {op!r} is unknown; known are {', '.join(sorted(OPS))}")
+        raise GraphError(f"{where}: operation {_shown(op)} is unknown; known are {', '.join(sorted(OPS))}")
 
     def ports(side: str) -> dict[str, TensorAttr]:
         found: dict[str, TensorAttr] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from reprlib import repr as _shown  # of values from outside, which may be long
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,16 +24,17 @@ T = TypeVar("T")
 
 _INT64_MAX = 2**63 - 1
 _ALIGNMENT = 64
+_MAX_RANK = 32
 
 
 def int_tuple(values: object, what: str) -> Dims:
     """``values`` as a tuple of Python ints; numpy integers are welcome, floats and strings are not."""
     if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
-        raise GraphError(f"{what} must be a sequence of integers, got {values!r}")
+        raise GraphError(f"{what} must be a sequence of integers, got {_shown(values)}")
     try:
         return tuple(operator.index(value) for value in values)  # type: ignore[arg-type]
     except TypeError as error:
-        raise GraphError(f"{what} must hold integers, got {values!r}") from error
+        raise GraphError(f"{what} must hold integers, got {_shown(values)}") from error
 
 
 def checked_name(name: object, what: str) -> str:
@@ -175,8 +177,10 @@ class TensorAttr:
         return self
 
     def set_dim(self, dims: Sequence[int]) -> TensorAttr:
-        """Sets the logical dims, each at least 1."""
+        """Sets the logical dims, each at least 1, at most 32 of them."""
         new = int_tuple(dims, f"dims of tensor '{self.name}'")
+        if len(new) > _MAX_RANK:
+            raise GraphError(f"tensor '{self.name}': {len(new)} dims, there may be {_MAX_RANK} at most")
         if any(dim < 1 for dim in new) or math.prod(new) > _INT64_MAX:
             raise GraphError(
                 f"tensor '{self.name}': dims {new} must be at least 1 each and hold fewer than 2^63 elements"
@@ -209,7 +213,7 @@ class TensorAttr:
         if isinstance(value, np.generic):
             value = value.item()
         if not isinstance(value, bool | int | float):
-            raise GraphError(f"tensor '{self.name}': a scalar value must be a number or bool, got {value!r}")
+            raise GraphError(f"tensor '{self.name}': a scalar value must be a number or bool, got {_shown(value)}")
         self.value = value
         return self
 
@@ -275,7 +279,7 @@ class TensorAttr:
         if self.value is not None and self.volume != 1:
             raise GraphError(f"tensor '{self.name}': a scalar value needs 1 element, dims are {self.dims}")
         if self.value is not None and not self._holds(self.value):
-            raise GraphError(f"tensor '{self.name}': {self.value!r:.60} is no value of {self.data_type.name}")
+            raise GraphError(f"tensor '{self.name}': {_shown(self.value)} is no value of {self.data_type.name}")
         if len(self.strides) != self.rank:
             raise GraphError(
                 f"tensor '{self.name}': {len(self.strides)} strides {self.strides} for {self.rank} dims {self.dims}; "
@@ -287,7 +291,7 @@ class TensorAttr:
         for stride, dim in sorted((s, d) for s, d in zip(self.strides, self.dims, strict=True) if d > 1 and s > 0):
             if stride < span:
                 raise GraphError(
-                    f"tensor '{self.name}': strides {self.strides} make elements of dims {self.dims} overlap; "
+                    f"tensor '{self.name}': strides {self.strides} make rows of dims {self.dims} overlap or interleave; "
                     "packed strides are products of the faster dims"
                 )
             span = stride * (dim - 1) + span

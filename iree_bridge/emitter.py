@@ -368,31 +368,44 @@ class Emitter:
     def call(self, text: str, operands: Sequence[Value], dims: Sequence[int], dtype: DataType) -> Value:
         """The result of a function on builtin tensors, for what the torch dialect cannot say.
 
-        ``text`` is one ``func.func private @NAME``, whose signature is that of the operands and the result; it is added
-        to the module once, and the compiler inlines it.
+        ``text`` is one ``func.func private @NAME``, whose signature is that of the operands and the result; the function
+        is added to the module once and inlined by the compiler.
         """
-        if text not in self._functions:
-            parsed = ir.Operation.parse(text)
-            name = f"{ir.StringAttr(parsed.attributes['sym_name']).value}_{len(self._functions)}"
-            parsed.attributes["sym_name"] = ir.StringAttr.get(name)
-            self._module.body.append(parsed)
-            self._functions[text] = name
-        result = self.type(builtin_tensor(dims, dtype))
+        return self.calls(text, operands, [(dims, dtype)])[0]
+
+    def calls(
+        self, text: str, operands: Sequence[Value], results: Sequence[tuple[Sequence[int], DataType]]
+    ) -> list[Value]:
+        """As :meth:`call`, of a function with several results."""
         plain = [
             ir.Operation.create(
                 "torch_c.to_builtin_tensor", results=[self.type(builtin_tensor(v.dims, v.dtype))], operands=[v.ssa]
             ).result
             for v in operands
         ]
-        called = ir.Operation.create(
-            "func.call",
-            results=[result],
-            operands=plain,
-            attributes={"callee": ir.FlatSymbolRefAttr.get(self._functions[text])},
-        ).result
-        torch = self.type(value_tensor(dims, dtype))
-        made = ir.Operation.create("torch_c.from_builtin_tensor", results=[torch], operands=[called])
-        return Value(made.result, tuple(dims), dtype)
+        called = self.call_function(text, plain, [self.type(builtin_tensor(dims, dtype)) for dims, dtype in results])
+        return [
+            Value(
+                ir.Operation.create(
+                    "torch_c.from_builtin_tensor", results=[self.type(value_tensor(dims, dtype))], operands=[result]
+                ).result,
+                tuple(dims),
+                dtype,
+            )
+            for result, (dims, dtype) in zip(called, results, strict=True)
+        ]
+
+    def call_function(self, text: str, operands: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """The SSA results, of these types, of the function ``text``, which joins the module under a unique name."""
+        if text not in self._functions:
+            parsed = ir.Operation.parse(text)
+            name = f"{ir.StringAttr(parsed.attributes['sym_name']).value}_{len(self._functions)}"
+            parsed.attributes["sym_name"] = ir.StringAttr.get(name)
+            self._module.body.append(parsed)
+            self._functions[text] = name
+        callee = {"callee": ir.FlatSymbolRefAttr.get(self._functions[text])}
+        made = ir.Operation.create("func.call", results=list(results), operands=list(operands), attributes=callee)
+        return list(made.results)
 
     def _scalar(self, value: bool | float | None) -> Any:
         if value is None:

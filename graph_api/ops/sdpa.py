@@ -376,9 +376,11 @@ class SdpaNode(Node):
         q, k = np.abs(inputs["q"]), np.abs(np.swapaxes(k, 2, 3))
         eps, terms, scale = self.compute.eps, q.shape[3], abs(self._scale(inputs))
         operand = max(self.inputs[port].data_type.eps for port in ("q", "k"))
-        # q * scale and q * scale * log2(e) are rounded to q's type where the matrix unit takes that.
-        rounded = self.gamma(terms) + (operand if operand > eps else 0.0) + 4.0 * eps
-        bound = scale * ((rounded * q) @ k)
+        bound = scale * (self.gamma(terms) + 4.0 * eps) * (q @ k)
+        if operand > eps:
+            # q * scale and then q * scale * log2(e) may be rounded to q's type, in which the matrix unit takes it. Two
+            # uniform errors per product: their sum is within 4 of its deviations, and never above the sum of all.
+            bound = bound + scale * operand * np.minimum(4.0 / math.sqrt(6.0) * np.sqrt((q * q) @ (k * k)), q @ k)
         for port, grow in (("q", lambda e: np.broadcast_to(e, q.shape) @ k), ("k", lambda e: q @ self._heads(e, k))):
             if np.any(errors[port]):
                 bound = bound + scale * grow(errors[port])
@@ -408,7 +410,7 @@ class SdpaNode(Node):
         if kind.eps > self.compute.eps:
             # The weights are rounded to v's type; matrix units flush what is below its normal range to zero.
             smallest = float(ml_dtypes.finfo(kind.numpy).smallest_normal)
-            relative = relative + kind.eps
+            relative = relative + 0.5 * kind.eps
             lost = np.minimum(softmax.weights, smallest) * (softmax.weights < smallest)
             weights_lost = lost / np.where(softmax.sum == 0, 1.0, softmax.sum)
         else:

@@ -5,23 +5,45 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from graph_api import DataType
 from iree_bridge.emitter import Emitter, Value
 from iree_bridge.types import builtin_tensor
 
-__all__ = ["fused_attention"]
+__all__ = ["LEAST_MASK", "FusedAttention", "fused_attention"]
+
+_START = -3.3e38
+"""What the running maximum starts from: below every finite score, so that a row of -inf has weights exp(-inf) = 0."""
+LEAST_MASK = -2.0e38
+"""The least finite mask value: the compiler multiplies masks by log2(e), which must stay above ``_START``."""
 
 
-def fused_attention(e: Emitter, q: Value, k: Value, v: Value, mask: Value | None, scale: float) -> Value:
-    """softmax(scale * q k^T + mask) v in FLOAT, as one ``iree_linalg_ext.attention``.
+class FusedAttention(NamedTuple):
+    """All FLOAT: sum of weights * v [B, H, Sq, Dv]; largest score and sum of weights [B, H, Sq, 1].
 
-    Unlike ``torch.aten.scaled_dot_product_attention`` its result may be wider than its operands, so that what follows
-    in the graph sees one rounding; heads of k and v repeat, and the mask broadcasts, without being written out.
+    The scores of ``max`` are those of the exponential function with base 2: score * log2(e). A row that sees nothing has
+    the sum 0.
+    """
+
+    total: Value
+    max: Value
+    sum: Value
+
+
+def fused_attention(
+    e: Emitter, q: Value, k: Value, v: Value, mask: Value | None, sink: Value | None, scale: float
+) -> FusedAttention:
+    """The parts of softmax(scale * q k^T + mask) v, as one ``iree_linalg_ext.online_attention``.
+
+    Unlike ``torch.aten.scaled_dot_product_attention`` its results are FLOAT whatever its operands, so that what follows in
+    the graph sees one rounding; a row that sees no key gives 0 / 0 parts that can be told from NaN; heads of k and v
+    repeat, and the mask broadcasts, without being written out.
 
     Args:
         q, k, v: [B, H, Sq, D], [B, Hk, Skv, D], [B, Hv, Skv, Dv]; H is a multiple of Hk and of Hv.
-        mask: rank 4, broadcasts to [B, H, Sq, Skv].
+        mask: rank 4, broadcasts to [B, H, Sq, Skv]; -inf, or at least ``LEAST_MASK``.
+        sink: FLOAT [1, H, 1, 1], a logit per head that takes part in the maximum and the sum.
     """
     b, h, sq, d = q.dims
     skv, dv = k.dims[2], v.dims[3]
@@ -37,39 +59,55 @@ def fused_attention(e: Emitter, q: Value, k: Value, v: Value, mask: Value | None
     }
     operands = {"q": q, "k": k, "v": v}
     if mask is not None:
-        mask, uses["mask"] = _squeezed_mask(e, mask, (b, h, sq, skv), names)
-        operands["mask"] = mask
+        operands["mask"], uses["mask"] = _squeezed_mask(e, mask, (b, h, sq, skv), names)
+    uses |= {"total": ["b", *names, "m", "n"], "max": ["b", *names, "m"], "sum": ["b", *names, "m"]}
+    if sink is not None:
+        operands["max"] = e.expand(sink, (b, h, sq, 1))
     operands = {name: e.reshape(value, [sizes[dim] for dim in uses[name]]) for name, value in operands.items()}
-    uses["o"] = ["b", *names, "m", "n"]
-    out = [sizes[dim] for dim in uses["o"]]
-    text = _function(list(sizes), uses, operands, out, scale)
-    o = e.call(text, list(operands.values()), out, DataType.FLOAT)
-    return e.reshape(o, (b, h, sq, dv))
+    results = [tuple(sizes[dim] for dim in uses[name]) for name in ("total", "max", "sum")]
+    text = _function(list(sizes), uses, operands, results, scale)
+    made = e.calls(text, list(operands.values()), [(dims, DataType.FLOAT) for dims in results])
+    return FusedAttention(*(e.reshape(value, (b, h, sq, size)) for value, size in zip(made, (dv, 1, 1), strict=True)))
 
 
 def _function(
-    loops: Sequence[str], uses: dict[str, list[str]], operands: dict[str, Value], out: Sequence[int], scale: float
+    loops: Sequence[str],
+    uses: dict[str, list[str]],
+    operands: dict[str, Value],
+    results: Sequence[Sequence[int]],
+    scale: float,
 ) -> str:
     """The text of a private function around the operation."""
+    total, row = (builtin_tensor(dims, DataType.FLOAT) for dims in results[:2])
     types = {name: builtin_tensor(value.dims, value.dtype) for name, value in operands.items()}
-    result = builtin_tensor(out, DataType.FLOAT)
-    order = [name for name in ("q", "k", "v", "scale", "mask", "o") if name in uses or name == "scale"]
+    order = [name for name in ("q", "k", "v", "scale", "mask", "total", "max", "sum") if name in uses or name == "scale"]
     maps = ", ".join(f"affine_map<({', '.join(loops)}) -> ({', '.join(uses.get(name, []))})>" for name in order)
-    arguments = ", ".join(f"%{name}: {kind}" for name, kind in types.items())
-    ins = [name for name in order if name != "o"]
-    bits = int.from_bytes(struct.pack(">f", scale), "big")
+    ins = [name for name in order if name in ("q", "k", "v", "scale", "mask")]
+    first = "%max" if "max" in operands else "%start"
     return f"""
-func.func private @attention({arguments}) -> {result} {{
-  %scale = arith.constant 0x{bits:08X} : f32
-  %empty = tensor.empty() : {result}
-  %o = iree_linalg_ext.attention <indexing_maps = [{maps}]>
+func.func private @attention({", ".join(f"%{name}: {kind}" for name, kind in types.items())}) -> ({total}, {row}, {row}) {{
+  %scale = arith.constant {_f32(scale)} : f32
+  %zero = arith.constant 0.0 : f32
+  %least = arith.constant {_f32(_START)} : f32
+  %first = arith.constant {_f32("max" in operands)} : f32
+  %empty = tensor.empty() : {total}
+  %empty_row = tensor.empty() : {row}
+  %zeros = linalg.fill ins(%zero : f32) outs(%empty : {total}) -> {total}
+  %start = linalg.fill ins(%least : f32) outs(%empty_row : {row}) -> {row}
+  %count = linalg.fill ins(%first : f32) outs(%empty_row : {row}) -> {row}
+  %o:3 = iree_linalg_ext.online_attention <indexing_maps = [{maps}]>
     ins({", ".join("%" + name for name in ins)} : {", ".join(types.get(name, "f32") for name in ins)})
-    outs(%empty : {result}) {{
+    outs(%zeros, {first}, %count : {total}, {row}, {row}) {{
   ^bb0(%score: f32):
     iree_linalg_ext.yield %score : f32
-  }} -> {result}
-  return %o : {result}
+  }} -> {total}, {row}, {row}
+  return %o#0, %o#1, %o#2 : {total}, {row}, {row}
 }}"""
+
+
+def _f32(value: float) -> str:
+    """A constant by its bits."""
+    return f"0x{int.from_bytes(struct.pack('>f', value), 'big'):08X}"
 
 
 def _head_factors(h: int, hk: int, hv: int) -> tuple[int, ...] | None:

@@ -12,93 +12,189 @@ from dataclasses import dataclass, replace
 from graph_api.ops.conv import ConvAttributes, ConvDgradNode, ConvWgradNode
 from iree_bridge.emit.conv import convolution, cropped, operands
 from iree_bridge.emitter import Emitter, Value, rule
+from iree_bridge.types import builtin_tensor
 
 __all__ = ["conv_dgrad", "conv_wgrad"]
+
+
+_PARALLEL = '"parallel"'
 
 
 @dataclass(frozen=True)
 class _Axis:
     """How the data gradient works along one spatial dim.
 
-    Row p of padded dx belongs to phase p mod s. It meets the filter positions of its phase only, so each phase is a
-    stride-1 convolution of dy with ``taps`` of them; the phases are extra output channels of one convolution, and are
-    interleaved afterwards. Nothing is multiplied with the zeros that a dilated dy would hold.
+    Row i = stride * q + r of dx, phase r, is the sum over taps t of dy[q + lead - step * t] times the filter position
+    f(r, t), where there is one. So each phase is a stride-1 convolution of dy; the phases are extra output channels of
+    one convolution and are interleaved afterwards. Nothing is multiplied with the zeros that a dilated dy would hold.
 
     Attributes:
         stride, dilation: of the forward convolution.
-        window: size of the filter; with the zeros of its dilation where ``stride`` > 1.
-        phases: phases that meet the filter at all; the other rows of dx are zero.
-        taps: filter positions of a phase.
-        first, last: first and last row of a phase that dx needs, in steps of ``stride``.
-        offset: rows of the interleaved result before dx begins.
+        window: filter positions.
+        start: f(r, t) = (start + r + stride * t) / dilation, or t where the stride is 1.
+        phases: the phases that meet the filter; the other rows of dx are zero.
+        taps: of each phase.
+        lead, step: see above.
+        rows: q runs from 0 to rows - 1.
     """
 
     stride: int
     dilation: int
     window: int
-    phases: int
+    start: int
+    phases: range
     taps: int
-    first: int
-    last: int
-    offset: int
+    lead: int
+    step: int
+    rows: int
+
+    @property
+    def unit(self) -> int:
+        """What f(r, t) is divided by."""
+        return 1 if self.stride == 1 else self.dilation
+
+    @property
+    def is_point(self) -> bool:
+        """True if there is one phase with one tap, the one filter position."""
+        return self.window == self.taps == len(self.phases) == 1 and self.start + self.phases.start == 0
+
+    def padding(self, size: int) -> tuple[int, int]:
+        """Rows around dy, which has ``size`` of them; negative to cut."""
+        return self.step * (self.taps - 1) - self.lead, self.rows + self.lead - size
 
 
-def _axis(attributes: ConvAttributes, axis: int, window: int, size: int) -> _Axis:
-    stride, dilation, pre = (values[axis] for values in (attributes.stride, attributes.dilation, attributes.pre_padding))
-    if stride > 1:
-        window = dilation * (window - 1) + 1
-    return _Axis(
-        stride=stride,
-        dilation=dilation,
-        window=window,
-        phases=min(stride, window),
-        taps=-(-window // stride),
-        first=pre // stride,
-        last=(pre + size - 1) // stride,
-        offset=pre % stride,
-    )
+def _axis(a: ConvAttributes, axis: int, window: int, size: int) -> _Axis:
+    """The plan for a filter of ``window`` positions and dx of ``size`` rows."""
+    stride, dilation, pre = a.stride[axis], a.dilation[axis], a.pre_padding[axis]
+    if stride == 1:
+        return _Axis(1, dilation, window, 0, range(1), window, pre, dilation, size)
+    span = dilation * (window - 1) + 1
+    met = [r for r in range(min(stride, size)) if (r + pre) % stride < span] or [0]
+    lead = (met[-1] + pre) // stride
+    start = pre - stride * lead
+    taps = (span - 1 - start - met[0]) // stride + 1
+    return _Axis(stride, dilation, window, start, range(met[0], met[-1] + 1), max(taps, 1), lead, 1, -(-size // stride))
 
 
 @rule("conv_dgrad")
 def conv_dgrad(e: Emitter, node: ConvDgradNode) -> None:
     """A stride-1 convolution of dy with the transposed, mirrored filter; under a stride, one per phase of dx."""
     dy, w = operands(e, node, "dy", "w")
-    dx = node.outputs["dx"]
-    a = node.attributes
+    dx, a = node.outputs["dx"], node.attributes
     axes = [_axis(a, i, window, size) for i, (window, size) in enumerate(zip(w.dims[2:], dx.dims[2:], strict=True))]
-    kernel = _phase_filters(e, axes, w, node.groups, mirrored=a.is_mirrored)
-    reach = [axis.dilation * (axis.taps - 1) if axis.stride == 1 else axis.taps - 1 for axis in axes]
-    around = [
-        (r - axis.first, axis.last - size + 1) for r, axis, size in zip(reach, axes, dy.dims[2:], strict=True)
-    ]
-    dy, padding = cropped(e, dy, around)
+    kernel = _phase_filters(e, node, axes, w)
+    dy, padding = cropped(e, dy, [axis.padding(size) for axis, size in zip(axes, dy.dims[2:], strict=True)])
     forward = replace(
         a,
         pre_padding=tuple(before for before, _ in padding),
         post_padding=tuple(after for _, after in padding),
         stride=(1,) * len(axes),
-        dilation=tuple(axis.dilation if axis.stride == 1 else 1 for axis in axes),
+        dilation=tuple(axis.step for axis in axes),
     )
     phases = convolution(e, forward, dy, kernel, node.groups, node.compute)
     e.write(node, "dx", _interleaved(e, axes, phases, dx.dims))
 
 
-def _phase_filters(e: Emitter, axes: Sequence[_Axis], w: Value, groups: int, *, mirrored: bool) -> Value:
-    """w [K, C/g, F...] as the filter of the phases [C * phases, K/g, taps...], for use on dy."""
+def _phase_filters(e: Emitter, node: ConvDgradNode, axes: Sequence[_Axis], w: Value) -> Value:
+    """w [K, C/g, F...] as the filter of the phases [C * phases, K/g, taps...], last tap first, by one kernel."""
     k, per_group = w.dims[:2]
-    strided = [i for i, axis in enumerate(axes) if axis.stride > 1]
-    if mirrored:
-        w = _flip(e, w, [i + 2 for i in strided])
-    for i in strided:
-        w = _dilated(e, w, i + 2, axes[i].dilation)
-    w = e.pad(w, [(0, axis.taps * axis.phases - axis.window) for axis in axes])
-    split = [part for axis in axes for part in (axis.taps, axis.phases)]
-    w = e.reshape(w, (groups, k // groups, per_group, *split))
-    taps, phases = range(3, 3 + 2 * len(axes), 2), range(4, 4 + 2 * len(axes), 2)
-    w = e.permute(w, (0, 2, *phases, 1, *taps))
-    channels = groups * per_group * math.prod(axis.phases for axis in axes)
-    w = e.reshape(w, (channels, k // groups, *(axis.taps for axis in axes)))
-    return _flip(e, w, [i + 2 for i in range(len(axes)) if i in strided or not mirrored])
+    groups, rank = node.groups, len(axes)
+    if all(axis.is_point for axis in axes):
+        swapped = e.permute(e.reshape(w, (groups, k // groups, *w.dims[1:])), (0, 2, 1, *range(3, 3 + rank)))
+        return e.reshape(swapped, (groups * per_group, k // groups, *w.dims[2:]))
+    order = node.inputs["w"].physical.order  # the kernel reads w as it lies in memory
+    text = phase_filter_function(
+        w, order, axes, groups, mirrored=node.attributes.is_mirrored
+    )
+    phases, taps = [len(axis.phases) for axis in axes], [axis.taps for axis in axes]
+    made = e.call(text, [e.permute(w, order)], (groups, per_group, *phases, *taps, k // groups), w.dtype)
+    made = e.permute(made, (*range(2 + rank), 2 + 2 * rank, *range(2 + rank, 2 + 2 * rank)))
+    return e.reshape(made, (groups * per_group * math.prod(phases), k // groups, *taps))
+
+
+def phase_filter_function(
+    w: Value, order: Sequence[int], axes: Sequence[_Axis], groups: int, *, mirrored: bool
+) -> str:
+    """A function from w, its dims in the given order, to [g, C/g, phases..., taps..., K/g]; zero where no position is."""
+    k, per_group = w.dims[:2]
+    rank = len(axes)
+    source = builtin_tensor([w.dims[axis] for axis in order], w.dtype)
+    phases, taps = [len(axis.phases) for axis in axes], [axis.taps for axis in axes]
+    result = builtin_tensor((groups, per_group, *phases, *taps, k // groups), w.dtype)
+    element = result.rsplit("x", 1)[-1].rstrip(">")
+    code = _Code()
+    filters = code.add(code.scale("%d0", k // groups), f"%d{2 + 2 * rank}")
+    where: dict[int, str] = {0: filters, 1: "%d1"}
+    for i, axis in enumerate(axes):
+        where[2 + i] = code.position(axis, f"%d{2 + i}", f"%d{2 + rank + i}", mirrored=mirrored)
+    loops = 3 + 2 * rank
+    dims = ", ".join(f"d{i}" for i in range(loops))
+    lines = [
+        f"func.func private @filter(%w: {source}) -> {result} {{",
+        f"  %zero = arith.constant {'0.0' if w.dtype.is_float else '0'} : {element}",
+        f"  %empty = tensor.empty() : {result}",
+        f"  %made = linalg.generic {{indexing_maps = [affine_map<({dims}) -> ({dims})>], "
+        f"iterator_types = [{', '.join([_PARALLEL] * loops)}]}} outs(%empty : {result}) {{",
+        f"  ^bb0(%old: {element}):",
+        *(f"    %d{i} = linalg.index {i} : index" for i in range(loops)),
+        *(f"    {line}" for line in code.lines),
+        f"    %there = tensor.extract %w[{', '.join(where[axis] for axis in order)}] : {source}",
+        *([f"    %value = arith.select {code.inside}, %there, %zero : {element}"] if code.inside else []),
+        f"    linalg.yield {'%value' if code.inside else '%there'} : {element}",
+        f"  }} -> {result}",
+        f"  return %made : {result}",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+class _Code:
+    """Index arithmetic as text."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.inside = ""
+        """SSA name of the condition that all positions exist; empty if they always do."""
+
+    def position(self, axis: _Axis, phase: str, tap: str, *, mirrored: bool) -> str:
+        """The filter position of a phase and tap, clamped to the filter."""
+        last = axis.stride * (axis.taps - 1) + axis.start + axis.phases[0]
+        place = self.op("subi", self.add(self.constant(last), phase), self.scale(tap, axis.stride))
+        least, most = axis.start + axis.phases[0], last + len(axis.phases) - 1
+        if axis.unit > 1:
+            rest = self.op("remsi", place, self.constant(axis.unit))
+            self.require(f"arith.cmpi eq, {rest}, {self.constant(0)} : index")
+            place, least = self.op("floordivsi", place, self.constant(axis.unit)), least // axis.unit
+            most //= axis.unit
+        if least < 0:
+            self.require(f"arith.cmpi sge, {place}, {self.constant(0)} : index")
+            place = self.op("maxsi", place, self.constant(0))
+        if most >= axis.window:
+            self.require(f"arith.cmpi slt, {place}, {self.constant(axis.window)} : index")
+            place = self.op("minsi", place, self.constant(axis.window - 1))
+        return self.op("subi", self.constant(axis.window - 1), place) if mirrored else place
+
+    def constant(self, value: int) -> str:
+        return self._line(f"arith.constant {value} : index")
+
+    def add(self, a: str, b: str) -> str:
+        return self.op("addi", a, b)
+
+    def scale(self, a: str, factor: int) -> str:
+        return a if factor == 1 else self.op("muli", a, self.constant(factor))
+
+    def op(self, name: str, a: str, b: str) -> str:
+        return self._line(f"arith.{name} {a}, {b} : index")
+
+    def require(self, condition: str) -> None:
+        """Makes ``condition`` part of ``inside``."""
+        name = self._line(condition)
+        self.inside = self._line(f"arith.andi {self.inside}, {name} : i1") if self.inside else name
+
+    def _line(self, text: str) -> str:
+        name = f"%v{len(self.lines)}"
+        self.lines.append(f"{name} = {text}")
+        return name
 
 
 def _interleaved(e: Emitter, axes: Sequence[_Axis], value: Value, dims: Sequence[int]) -> Value:
@@ -106,13 +202,13 @@ def _interleaved(e: Emitter, axes: Sequence[_Axis], value: Value, dims: Sequence
     rank = len(axes)
     n, c = dims[:2]
     if any(axis.stride > 1 for axis in axes):
-        value = e.reshape(value, (n, c, *(axis.phases for axis in axes), *value.dims[2:]))
+        value = e.reshape(value, (n, c, *(len(axis.phases) for axis in axes), *value.dims[2:]))
         value = e.permute(value, (0, 1, *(part for i in range(rank) for part in (2 + rank + i, 2 + i))))
-        room = [pair for axis in axes for pair in ((0, 0), (0, axis.stride - axis.phases))]
-        value = e.pad(value, room)
-        value = e.reshape(value, (n, c, *(value.dims[2 + 2 * i] * axis.stride for i, axis in enumerate(axes))))
-    for i, axis in enumerate(axes):
-        value = e.slice(value, i + 2, axis.offset, axis.offset + dims[i + 2])
+        rest = [(axis.phases.start, axis.stride - axis.phases.stop) for axis in axes]
+        value = e.pad(value, [pair for amount in rest for pair in ((0, 0), amount)])
+        value = e.reshape(value, (n, c, *(axis.rows * axis.stride for axis in axes)))
+    for i in range(rank):
+        value = e.slice(value, i + 2, 0, dims[i + 2])
     return value
 
 
@@ -147,14 +243,3 @@ def conv_wgrad(e: Emitter, node: ConvWgradNode) -> None:
 def _flip(e: Emitter, value: Value, axes: Sequence[int]) -> Value:
     axes = [axis for axis in axes if value.dims[axis] > 1]
     return e.op("aten.flip", value.dims, value.dtype, value, axes) if axes else value
-
-
-def _dilated(e: Emitter, value: Value, axis: int, dilation: int) -> Value:
-    """``value`` with ``dilation - 1`` zeros between its elements along ``axis``."""
-    size, rest = value.dims[axis], value.dims[axis + 1 :]
-    if dilation == 1 or size == 1:
-        return value
-    value = e.reshape(value, (*value.dims[: axis + 1], 1, *rest))
-    value = e.pad(value, [(0, dilation - 1), *[(0, 0)] * len(rest)])
-    value = e.reshape(value, (*value.dims[:axis], size * dilation, *rest))
-    return e.slice(value, axis, 0, dilation * (size - 1) + 1)

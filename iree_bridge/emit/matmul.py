@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from graph_api import DataType
+from graph_api import DataType, TensorAttr
 from graph_api.ops.matmul import MatmulNode, batch_factors
 from iree_bridge.emitter import Emitter, Value, rule
 
 __all__ = ["matmul", "product"]
 
-_BYTES = (DataType.INT8, DataType.UINT8, DataType.BOOLEAN)
+_BYTES = {DataType.INT8, DataType.UINT8, DataType.BOOLEAN}
 
 
 @rule("matmul")
@@ -20,7 +20,27 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
     operand, result = matmul_types(a.data_type, b.data_type, node.compute, a.dims[-1])
     if operand is DataType.BFLOAT16 and e.target.chip == "gfx908":
         operand = DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
-    e.write(node, "c", product(e, e.read(a, operand), e.read(b, operand), result))
+    if e.target.is_gpu and operand is DataType.INT32 and not {a.data_type, b.data_type} <= _BYTES:
+        operand = result = DataType.INT64  # in 32 bits the kernel spills hundreds of registers; the low half is the same
+    e.write(node, "c", product(e, _read(e, a, operand), _read(e, b, operand), result))
+
+
+def _read(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
+    """The tensor in ``dtype``.
+
+    The GPU compiler folds a widening conversion into the product, which then has operands of two types: no matrix
+    instruction, hundreds of spilled registers, or no code at all. A sum with 0 keeps floats apart from the conversion and
+    costs nothing; 64-bit integers, whose sum with 0 is folded too, need a barrier. Bytes that become 32-bit do well.
+    """
+    value = e.read(tensor)
+    same_kind = value.dtype.is_float == dtype.is_float and value.dtype is not DataType.BOOLEAN
+    widens = same_kind and value.dtype.itemsize < dtype.itemsize
+    value = e.cast(value, dtype)
+    if not widens or not e.target.is_gpu:
+        return value
+    if dtype.is_float:
+        return e.op("aten.add.Scalar", value.dims, dtype, value, 0.0, 1)
+    return e.barrier(value) if dtype is DataType.INT64 else value
 
 
 def matmul_types(a: DataType, b: DataType, compute: DataType, terms: int) -> tuple[DataType, DataType]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
+
+import numpy as np
 
 from graph_api import AttentionImplementation, DataType
 from graph_api.layout import broadcast_dims
 from graph_api.ops.sdpa import SdpaNode
-from iree_bridge.emit._attention import fused_attention
+from iree_bridge.emit._attention import LEAST_MASK, fused_attention
 from iree_bridge.emit.matmul import product
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emitter import Emitter, Value, rule
@@ -16,26 +19,22 @@ from iree_bridge.target import Target
 __all__ = ["sdpa", "uses_fused"]
 
 
+_LOG2_E = math.log2(math.e)
+_LN_2 = math.log(2.0)
+
+
 @rule("sdpa")
 def sdpa(e: Emitter, node: SdpaNode) -> None:
     """On a GPU one kernel; on a CPU, whose code for that is 50 times slower, products around a softmax."""
-    if uses_fused(node, e.target):
-        e.write(node, "o", _fused(e, node))
-        return
-    for port, value in _decomposed(e, node).items():
-        if port in node.outputs:
-            e.write(node, port, value)
+    values = _fused(e, node) if uses_fused(node, e.target) else _decomposed(e, node)
+    for port in node.outputs:
+        e.write(node, port, values[port])
 
 
 def uses_fused(node: SdpaNode, target: Target) -> bool:
-    """Whether ``target`` computes the node as one fused operation, which has no other result than o."""
-    return (
-        target.is_gpu
-        and node.compute is DataType.FLOAT
-        and set(node.outputs) == {"o"}
-        and "sink_token" not in node.inputs
-        and node.attributes.implementation is not AttentionImplementation.COMPOSITE
-    )
+    """Whether ``target`` computes the node as one fused operation, which exists in FLOAT only."""
+    composite = node.attributes.implementation is AttentionImplementation.COMPOSITE
+    return target.is_gpu and node.compute is DataType.FLOAT and not composite
 
 
 # ---- operands ------------------------------------------------------------------------------------------------------
@@ -47,24 +46,27 @@ class _Operands(NamedTuple):
     v: Value
     mask: Value | None  # additive, rank 4
     visible: Value | None  # booleans that broadcast to the scores: window and lengths
-    alive: Value | None  # booleans [B, 1, Sq, 1]: rows that see a key at all by window and lengths; None: all do
 
 
 def _operands(e: Emitter, node: SdpaNode) -> _Operands:
     q, k, v = (node.inputs[port] for port in ("q", "k", "v"))
     kind = _product_type(e, node, q.data_type, k.data_type)
-    keys, values = e.read(k, kind), e.read(v, _product_type(e, node, v.data_type))
-    visible, alive = _visibility(e, node)
+    queries, keys, values = e.read(q, kind), e.read(k, kind), e.read(v, _product_type(e, node, v.data_type))
     if node.attributes.padding_mask:
-        # What lies behind the lengths may be anything, NaN too, and 0 * NaN is NaN: the select keeps it out.
-        inside = _compare(e, "lt", _iota(e, k.dims[2], 2), _length(e, node, "seq_len_kv"))
-        keys, values = (_where(e, inside, x, 0.0) for x in (keys, values))
+        queries = _cut(e, queries, _length(e, node, "seq_len_q"))
+        keys, values = (_cut(e, x, _length(e, node, "seq_len_kv")) for x in (keys, values))
     mask = node.inputs.get("attn_mask")
     bias = None
     if mask is not None:
         bias = e.read(mask)
         bias = e.reshape(bias, (*(1,) * (4 - len(bias.dims)), *bias.dims))
-    return _Operands(e.read(q, kind), keys, values, bias, visible, alive)
+    return _Operands(queries, keys, values, bias, _visible(e, node))
+
+
+def _cut(e: Emitter, x: Value, length: Value) -> Value:
+    """Zeros behind the length: what stands there may be anything, NaN too, and 0 * NaN is NaN."""
+    inside = _compare(e, "lt", _iota(e, x.dims[2], 2), length)
+    return e.op("aten.where.self", x.dims, x.dtype, inside, x, e.splat(0.0, (1, 1, 1, 1), x.dtype))
 
 
 def _product_type(e: Emitter, node: SdpaNode, *types: DataType) -> DataType:
@@ -75,80 +77,69 @@ def _product_type(e: Emitter, node: SdpaNode, *types: DataType) -> DataType:
     return only if only.eps >= node.compute.eps else node.compute
 
 
-def _visibility(e: Emitter, node: SdpaNode) -> tuple[Value | None, Value | None]:
-    """Which query sees which key, and which query sees any, by window and lengths; None: all."""
+def _visible(e: Emitter, node: SdpaNode) -> Value | None:
+    """Which query sees which key by window and lengths, as booleans that broadcast to the scores; None: every one."""
     _, _, sq, skv = node.score_dims
     window, padded = node.attributes.window, node.attributes.padding_mask
-    if window.is_open and not padded:
-        return None, None
     i, j = _iota(e, sq, 2), _iota(e, skv, 3)
+    diagonal = i
     conditions: list[Value] = []
-    # Bounds further out than the longest distance change nothing and would overflow.
-    left, right = (None if x is None else max(-sq - skv, min(x, sq + skv)) for x in (window.left, window.right))
-    diagonal, last = _shift(e, i, skv - sq if window.bottom_right else 0), None
-    first = None
     if padded:
-        lengths = [_length(e, node, port) for port in ("seq_len_q", "seq_len_kv")]
+        queries, keys = (_length(e, node, port) for port in ("seq_len_q", "seq_len_kv"))
+        conditions += [_compare(e, "lt", i, queries), _compare(e, "lt", j, keys)]
         if window.bottom_right:
-            offset = _arithmetic(e, "sub", lengths[1], lengths[0])
-            diagonal = _arithmetic(e, "add", i, offset)
-        conditions += [_compare(e, "lt", i, lengths[0]), _compare(e, "lt", j, lengths[1])]
-        last = _shift(e, lengths[1], -1)
-    if right is not None:
-        end = _shift(e, diagonal, right)
-        conditions.append(_compare(e, "le", j, end))
-        last = _shift_min(e, end, last, skv - 1)
-    if left is not None:
-        first = _shift(e, diagonal, -left)
-        conditions.append(_compare(e, "ge", j, first))
+            diagonal = _binary(e, "add.Tensor", i, _binary(e, "sub.Tensor", keys, queries, i.dtype, 1), i.dtype, 1)
+    elif window.bottom_right:
+        diagonal = _shift(e, i, skv - sq)
+    # Bounds further out than the longest distance change nothing and could overflow.
+    far = 2 * (sq + skv)
+    if window.right is not None:
+        conditions.append(_compare(e, "le", j, _shift(e, diagonal, min(max(window.right, -far), far))))
+    if window.left is not None:
+        conditions.append(_compare(e, "ge", j, _shift(e, diagonal, -min(max(window.left, -far), far))))
+    if not conditions:
+        return None
     visible = conditions[0]
     for condition in conditions[1:]:
-        visible = _and(e, visible, condition)
-    return visible, _alive(e, node, first, last, lengths[0] if padded else None)
-
-
-def _alive(e: Emitter, node: SdpaNode, first: Value | None, last: Value | None, length: Value | None) -> Value | None:
-    """Rows whose range of keys first..last is not empty."""
-    _, _, sq, skv = node.score_dims
-    if length is None and _every_row_sees(node):
-        return None
-    first = _splat(e, 0) if first is None else _largest(e, first, 0)
-    last = _splat(e, skv - 1) if last is None else last
-    alive = _compare(e, "le", first, last)
-    if length is not None:
-        alive = _and(e, alive, _compare(e, "lt", _iota(e, sq, 2), length))
-    return alive
-
-
-def _every_row_sees(node: SdpaNode) -> bool:
-    _, _, sq, skv = node.score_dims
-    window = node.attributes.window
-    offset = skv - sq if window.bottom_right else 0
-    for i in (0, sq - 1):  # first and last key move with the row, so the ends decide
-        first = 0 if window.left is None else max(0, i + offset - window.left)
-        last = skv - 1 if window.right is None else min(skv - 1, i + offset + window.right)
-        if first > last:
-            return False
-    return True
+        visible = _binary(e, "logical_and", visible, condition, DataType.BOOLEAN)
+    return visible
 
 
 # ---- the two ways --------------------------------------------------------------------------------------------------
 
 
-def _fused(e: Emitter, node: SdpaNode) -> Value:
+def _fused(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     x = _operands(e, node)
+    t = Elementwise(e, DataType.FLOAT)
     q, scale = x.q, node.constant_scale
     if scale is None:
-        factor = _scale_tensor(e, node)
-        wide = e.op("aten.mul.Tensor", q.dims, DataType.FLOAT, e.cast(q, DataType.FLOAT), factor)
-        q, scale = e.cast(wide, q.dtype), 1.0
+        q, scale = e.cast(t.mul(e.cast(q, DataType.FLOAT), _scale_tensor(e, node)), q.dtype), 1.0
+    sink = _sink(e, node)
+    fused = fused_attention(e, q, x.k, x.v, _fused_mask(t, x), None if sink is None else t.scale(sink, _LOG2_E), scale)
+    one, nothing = t.constant(1.0, fused.sum), t.constant(-math.inf, fused.sum)
+    empty = t.compare("eq", fused.sum, 0.0)
+    values = {"o": t.div(fused.total, t.select(empty, one, fused.sum)), "sum_exp": fused.sum}
+    if set(node.outputs) & {"max", "stats"}:
+        values["max"] = t.select(empty, nothing, t.scale(fused.max, _LN_2))
+        values["stats"] = t.add(values["max"], t.unary("log", fused.sum))
+    return values
+
+
+def _fused_mask(t: Elementwise, x: _Operands) -> Value | None:
+    """Mask and visibility as one additive mask, whose finite values are within what the fused operation takes."""
     mask = x.mask
-    if mask is not None and mask.dtype is DataType.DOUBLE:
-        mask = e.cast(mask, DataType.FLOAT)
-    if x.visible is not None:
-        shown = _splat(e, 0.0, DataType.FLOAT) if mask is None else e.cast(mask, DataType.FLOAT)
-        mask = _select(e, x.visible, shown, _splat(e, -float("inf"), DataType.FLOAT))
-    return fused_attention(e, q, x.k, x.v, mask, scale)
+    if mask is None and x.visible is None:
+        return None
+    if mask is not None and mask.dtype is DataType.HALF and x.visible is None:
+        return mask
+    hidden = t.e.splat(-math.inf, (1, 1, 1, 1), DataType.FLOAT)
+    if mask is None:
+        shown = t.e.splat(0.0, (1, 1, 1, 1), DataType.FLOAT)
+    else:
+        shown = t.e.cast(mask, DataType.FLOAT)
+        if mask.dtype is not DataType.HALF:
+            shown = t.select(t.compare("eq", shown, -math.inf), hidden, t.call("clamp_min", shown, LEAST_MASK))
+    return shown if x.visible is None else t.select(x.visible, shown, hidden)
 
 
 def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
@@ -160,13 +151,12 @@ def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     if x.mask is not None:
         scores = t.add(scores, e.cast(x.mask, node.compute))
     if x.visible is not None:
-        scores = t.select(x.visible, scores, t.constant(-float("inf"), scores))
+        scores = t.select(x.visible, scores, t.constant(-math.inf, scores))
     top = _reduce(e, "amax", scores)
-    sink = node.inputs.get("sink_token")
-    logit = None if sink is None else e.read(sink, node.compute)
+    logit = _sink(e, node)
     shift = top if logit is None else t.call("maximum", top, logit)
     # Rows that see nothing have the maximum -inf; any finite shift makes their weights exp(-inf) = 0.
-    finite = t.call("clamp_min", shift, -3.0e38)
+    finite = t.call("clamp_min", shift, float(np.finfo(node.compute.numpy).min))
     weights = t.unary("exp", t.sub(scores, finite))
     total = _reduce(e, "sum", weights)
     if logit is not None:
@@ -192,6 +182,11 @@ def _scale_tensor(e: Emitter, node: SdpaNode) -> Value:
     return e.reshape(e.read(node.inputs["scale"], node.compute), (1, 1, 1, 1))
 
 
+def _sink(e: Emitter, node: SdpaNode) -> Value | None:
+    sink = node.inputs.get("sink_token")
+    return None if sink is None else e.read(sink, node.compute)
+
+
 def _length(e: Emitter, node: SdpaNode, port: str) -> Value:
     return e.read(node.inputs[port], DataType.INT32)
 
@@ -204,10 +199,6 @@ def _iota(e: Emitter, size: int, axis: int) -> Value:
     return e.reshape(line, dims)
 
 
-def _splat(e: Emitter, value: float, dtype: DataType = DataType.INT32) -> Value:
-    return e.splat(value, (1, 1, 1, 1), dtype)
-
-
 def _shift(e: Emitter, x: Value, amount: int) -> Value:
     return x if amount == 0 else e.op("aten.add.Scalar", x.dims, x.dtype, x, amount, 1)
 
@@ -218,32 +209,5 @@ def _binary(e: Emitter, name: str, x: Value, y: Value, dtype: DataType, *rest: i
     return e.op(f"aten.{name}", dims, dtype, x, y, *rest)
 
 
-def _arithmetic(e: Emitter, name: str, x: Value, y: Value) -> Value:
-    return _binary(e, f"{name}.Tensor", x, y, x.dtype, 1)
-
-
-def _shift_min(e: Emitter, end: Value, last: Value | None, largest: int) -> Value:
-    """The smaller of ``end`` and ``last``, which is ``largest`` if it is None."""
-    return _binary(e, "minimum", end, _splat(e, largest) if last is None else last, end.dtype)
-
-
-def _largest(e: Emitter, x: Value, least: int) -> Value:
-    return _binary(e, "maximum", x, _splat(e, least), x.dtype)
-
-
 def _compare(e: Emitter, name: str, x: Value, y: Value) -> Value:
     return _binary(e, f"{name}.Tensor", x, y, DataType.BOOLEAN)
-
-
-def _and(e: Emitter, x: Value, y: Value) -> Value:
-    return _binary(e, "logical_and", x, y, DataType.BOOLEAN)
-
-
-def _select(e: Emitter, predicate: Value, x: Value, y: Value) -> Value:
-    dims = broadcast_dims([predicate.dims, x.dims, y.dims])
-    assert dims is not None
-    return e.op("aten.where.self", dims, x.dtype, predicate, x, y)
-
-
-def _where(e: Emitter, predicate: Value, x: Value, otherwise: float) -> Value:
-    return _select(e, predicate, x, _splat(e, otherwise, x.dtype))

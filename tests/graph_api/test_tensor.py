@@ -48,6 +48,7 @@ def test_setters_chain() -> None:
         ({"dims": (2, 0)}, "tensor 't': dims (2, 0) must be at least 1 each"),
         ({"dims": (2, -1)}, "tensor 't': dims (2, -1) must be at least 1 each"),
         ({"dims": (2**32, 2**32)}, "must be at least 1 each and hold fewer than 2^63 elements"),
+        ({"dims": (1,) * 33}, "tensor 't': 33 dims, there may be 32 at most"),
         ({"dims": 5}, "dims of tensor 't' must be a sequence of integers, got 5"),
         ({"dims": "23"}, "dims of tensor 't' must be a sequence of integers, got '23'"),
         ({"dims": (2.0, 3)}, "dims of tensor 't' must hold integers, got (2.0, 3)"),
@@ -69,9 +70,10 @@ def test_bad_values(arguments: dict[str, Any], message: str) -> None:
     ("arguments", "written", "message"),
     [
         ({"strides": (1,)}, False, "tensor 't': 1 strides (1,) for 2 dims (2, 3); give one stride per dim"),
-        ({"strides": (1, 1)}, False, "tensor 't': strides (1, 1) make elements of dims (2, 3) overlap"),
+        ({"strides": (1, 1)}, False, "tensor 't': strides (1, 1) make rows of dims (2, 3) overlap or interleave"),
         ({"strides": (2, 1)}, False, "overlap"),
-        ({"dims": (3, 3), "strides": (3, 2)}, False, "overlap"),  # 3*1+2*0 against 0+2*... 3 < 2*2+1
+        # rows 0 2 4, 3 5 7, 6 8 10: distinct, but no row of a larger array holds them
+        ({"dims": (3, 3), "strides": (3, 2)}, False, "overlap or interleave"),
         ({"strides": (2**62, 1)}, False, "span 2^63 bytes or more"),
         ({"strides": (0, 1)}, True, "tensor 't' is written by a node: stride 0 in (0, 1) is for inputs only"),
         ({"value": 1.0}, False, "tensor 't': a scalar value needs 1 element, dims are (2, 3)"),

@@ -1,0 +1,84 @@
+"""Wire graphs ↔ graphs of the graph API: two vocabularies and their only translator, a file per operation family."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from fusilli_plugin.importers.reading import Reading
+from fusilli_plugin.importers.registry import EXPORTERS, IMPORTERS, Scope, export_data_type
+from fusilli_plugin.importers.tensors import tensor_value
+from graph_api import DataType, Graph, NotSupportedError, TensorAttr
+from hipdnn_backend import wire
+
+__all__ = ["EXPORTERS", "IMPORTERS", "Reading", "export_graph", "import_graph"]
+
+# A family registers itself when its file is imported; a new family is a new file and nothing else.
+for _module in pkgutil.iter_modules(__path__):
+    if _module.name not in ("reading", "registry", "tensors"):
+        importlib.import_module(f"{__name__}.{_module.name}")
+
+
+def import_graph(source: wire.WireGraph, reading: Reading | None = None) -> Graph:
+    """The validated graph that a wire graph describes; uids stay, names where they are unique.
+
+    Raises:
+        GraphError: the graph breaks a rule of the graph API.
+        NotSupportedError: it has an operation or a feature that is not known here.
+    """
+    scope = Scope(source, reading or Reading())
+    for node in source.nodes:
+        table = node.attributes
+        if isinstance(table, wire.UnknownAttributes):
+            raise NotSupportedError(node.name, "operation", f"operation {table.tag} of the schema is not known")
+        add = IMPORTERS.get(type(table))
+        if add is None:
+            name = type(table).__name__.removesuffix("Attributes")
+            raise NotSupportedError(node.name, "operation", f"operation {name} is not served")
+        add(scope, node, table)
+    return scope.graph.validate()
+
+
+def export_graph(graph: Graph, *, is_override_shape_enabled: bool = False) -> wire.WireGraph:
+    """The wire form of a graph, complete: every tensor with its dims, strides and data type.
+
+    Raises:
+        GraphError: the graph is not valid.
+        NotSupportedError: the schema has no word for something in it.
+    """
+    graph.validate()
+    nodes: list[wire.WireNode] = []
+    for node in graph.nodes:
+        write = EXPORTERS.get(type(node))
+        if write is None:
+            raise NotSupportedError(node.name, "operation", f"hipDNN's schema has no operation {node.op}")
+        table = write(node, lambda tensor: tensor.uid)
+        compute = export_data_type(node.compute)
+        nodes.append(wire.WireNode(name=node.name, compute_data_type=compute, attributes=table))
+    return wire.WireGraph(
+        name=graph.name,
+        compute_data_type=_or_float(graph.compute_data_type),
+        intermediate_data_type=_or_float(graph.intermediate_data_type),
+        io_data_type=_or_float(graph.io_data_type),
+        tensors=tuple(_tensor(tensor) for tensor in graph.tensors),
+        nodes=tuple(nodes),
+        is_override_shape_enabled=is_override_shape_enabled,
+    )
+
+
+def _or_float(dtype: DataType | None) -> wire.DataType:
+    """Every tensor and node says its own type, but hosts want the graph's to be set as well."""
+    return wire.DataType.FLOAT if dtype is None else export_data_type(dtype)
+
+
+def _tensor(tensor: TensorAttr) -> wire.WireTensor:
+    return wire.WireTensor(
+        uid=tensor.uid,
+        name=tensor.name,
+        data_type=export_data_type(tensor.data_type),
+        strides=tensor.strides,
+        dims=tensor.dims,
+        virtual=tensor.is_virtual,
+        value=None if tensor.value is None else tensor_value(tensor.data_type, tensor.value),
+        is_runtime_pass_by_value=tensor.is_pass_by_value,
+    )

@@ -1,0 +1,51 @@
+"""How a wire graph is to be read where hipDNN's own sources disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fusilli_plugin.errors import BadParamError
+
+__all__ = ["Reading"]
+
+_WORDS = {
+    "newest-dtypes": "data types from 16 on have the newest numbers",
+    "backward-x-first": "backward pointwise modes take (x, dy)",
+    "select-predicate-first": "BINARY_SELECT takes (predicate, value if true, value if false)",
+    "batchnorm-variance": "inv_variance of batchnorm inference is a variance, with an epsilon of 1e-5",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Choices of what imports a graph; part of no graph.
+
+    Attributes:
+        newest_dtypes: data types from number 16 on are those of the newest schema; without it graphs with them are
+            declined, because published schemas number them differently.
+        backward_x_first: the backward pointwise modes take (x, dy), as hipDNN's CPU reference does; by default
+            (dy, x), as cuDNN's front end does.
+        select_predicate_first: BINARY_SELECT takes (predicate, a, b) as ``where`` does; by default (a, b, predicate).
+        batchnorm_variance: ``inv_variance`` of batchnorm inference is the variance, as AMD's own provider reads it; by
+            default it is the inverse standard deviation that its name says.
+    """
+
+    newest_dtypes: bool = False
+    backward_x_first: bool = False
+    select_predicate_first: bool = False
+    batchnorm_variance: bool = False
+
+    @classmethod
+    def parse(cls, words: Iterable[str]) -> Reading:
+        """The reading that words ask for, e.g. ``["backward-x-first"]``.
+
+        Raises:
+            BadParamError: a word means nothing.
+        """
+        chosen = list(words)
+        for word in chosen:
+            if word not in _WORDS:
+                known = "; ".join(f"{name}: {meaning}" for name, meaning in _WORDS.items())
+                raise BadParamError(f"FUSILLI_WIRE_READING: {word!r} means nothing; known are {known}")
+        return cls(**{word.replace("-", "_"): True for word in chosen})

@@ -1,0 +1,409 @@
+// hipDNN's engine plugin API. What needs no compiler is answered here: who the plugin is, its engine, handles and
+// streams. Everything else goes to Python, which is started by the first question about a graph. There is no policy in
+// this file: it checks pointers, starts Python, makes one call and returns its status.
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef int32_t status_t;
+enum { SUCCESS = 0, BAD_PARAM = 1, INTERNAL_ERROR = 3, NOT_APPLICABLE = 5 };
+enum { TYPE_ENGINE = 1, ERROR_TEXT_SIZE = 2048, MAX_LOG_LINE = 4096 };
+
+typedef struct {
+  const void* ptr;
+  size_t size;
+} const_data_t;
+
+typedef struct {
+  int64_t uid;
+  void* ptr;
+} device_buffer_t;
+
+typedef void (*log_callback_t)(int severity, const char* message);
+
+typedef struct handle {
+  uint64_t serial;
+  int32_t device;
+  void* stream;
+  struct handle* next;
+} handle_t;
+
+// ---- errors and log -----------------------------------------------------------------------------------------------
+
+static __thread char error_text[ERROR_TEXT_SIZE];
+
+static void set_error(const char* text) {
+  size_t length = strlen(text);
+  if (length >= sizeof(error_text)) {
+    length = sizeof(error_text) - 1;
+    while (length && (text[length] & 0xC0) == 0x80) --length;  // never half a UTF-8 sequence
+  }
+  memcpy(error_text, text, length);
+  error_text[length] = 0;
+}
+
+static status_t refuse(status_t status, const char* function, const char* reason) {
+  char text[ERROR_TEXT_SIZE];
+  snprintf(text, sizeof(text), "%s: %s", function, reason);
+  set_error(text);
+  return status;
+}
+
+#define REQUIRE(condition, reason) \
+  if (!(condition)) return refuse(BAD_PARAM, __func__, reason)
+
+static _Atomic(log_callback_t) log_callback;
+
+static void log_text(int32_t severity, const char* text) {
+  log_callback_t callback = atomic_load(&log_callback);
+  if (callback && severity >= fusilli_python.log_severity && severity < SEVERITY_OFF) callback(severity, text);
+}
+
+void log_line(int severity, const char* format, ...) {
+  char text[MAX_LOG_LINE];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  log_text(severity, text);
+}
+
+// ---- the engine ---------------------------------------------------------------------------------------------------
+
+fusilli_link fusilli_python = {
+    .abi = FUSILLI_ABI,
+    .version = FUSILLI_VERSION,
+    .set_error = set_error,
+    .log = log_text,
+};
+
+static char engine_name[256] = "FUSILLI_ENGINE";
+static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
+
+static void name_engine(void) {
+  const char* name = secure_getenv("FUSILLI_ENGINE_NAME");
+  if (name && *name && strlen(name) < sizeof(engine_name)) strcpy(engine_name, name);
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, as hipDNN makes ids of names
+  for (const char* at = engine_name; *at; ++at) hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
+  memcpy(&fusilli_python.engine_id, &hash, sizeof(hash));
+  fusilli_python.engine_name = engine_name;
+}
+
+static int64_t engine_id(void) {
+  pthread_once(&engine_once, name_engine);
+  return fusilli_python.engine_id;
+}
+
+// ---- handles ------------------------------------------------------------------------------------------------------
+
+static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
+static handle_t* handles;
+static uint64_t next_serial = 1;
+
+static void lock_handles(void) { pthread_mutex_lock(&handles_mutex); }
+static void unlock_handles(void) { pthread_mutex_unlock(&handles_mutex); }
+
+__attribute__((constructor)) static void prepare_fork(void) {
+  pthread_atfork(lock_handles, unlock_handles, unlock_handles);
+}
+
+// A copy of a handle that is alive; 0 for anything else.
+static int find_handle(const void* wanted, handle_t* copy) {
+  lock_handles();
+  const handle_t* handle = handles;
+  while (handle && handle != wanted) handle = handle->next;
+  if (handle) *copy = *handle;
+  unlock_handles();
+  return handle != NULL;
+}
+
+#define FIND_HANDLE(name) \
+  handle_t name;          \
+  REQUIRE(find_handle(handle, &name), "the handle is NULL or was destroyed")
+
+// The HIP runtime that the host has mapped. The shim is not linked to one, and never loads one.
+static int match_hip(struct dl_phdr_info* info, size_t size, void* path) {
+  (void)size;
+  const char* slash = strrchr(info->dlpi_name, '/');
+  if (strncmp(slash ? slash + 1 : info->dlpi_name, "libamdhip64.so", 14) != 0) return 0;
+  snprintf(path, 4096, "%s", info->dlpi_name);
+  return 1;
+}
+
+static void* hip_function(const char* name) {
+  char path[4096];
+  if (!dl_iterate_phdr(match_hip, path)) return NULL;
+  void* library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  if (!library) return NULL;
+  void* function = dlsym(library, name);
+  dlclose(library);  // the host's own reference keeps it
+  return function;
+}
+
+static int32_t current_device(void) {
+  int (*get_device)(int*) = (int (*)(int*))hip_function("hipGetDevice");
+  int device = -1;
+  return get_device && get_device(&device) == 0 ? device : -1;
+}
+
+// ---- base API -----------------------------------------------------------------------------------------------------
+
+EXPORT status_t hipdnnPluginGetName(const char** name) {
+  REQUIRE(name, "name is NULL");
+  *name = "fusilli-plugin";
+  return SUCCESS;
+}
+
+EXPORT status_t hipdnnPluginGetVersion(const char** version) {
+  REQUIRE(version, "version is NULL");
+  *version = FUSILLI_VERSION;
+  return SUCCESS;
+}
+
+EXPORT status_t hipdnnPluginGetType(int* type) {
+  REQUIRE(type, "type is NULL");
+  *type = TYPE_ENGINE;
+  return SUCCESS;
+}
+
+// Overrides, runtime scalars and engine names are implemented. Ragged tensors are a feature of 1.3.0: such graphs are
+// declined one by one.
+EXPORT status_t hipdnnPluginGetApiVersion(const char** version) {
+  REQUIRE(version, "version is NULL");
+  *version = "1.4.0";
+  return SUCCESS;
+}
+
+EXPORT void hipdnnPluginGetLastErrorString(const char** text) {
+  if (text) *text = error_text;
+}
+
+EXPORT status_t hipdnnPluginSetLoggingCallback(log_callback_t callback) {
+  REQUIRE(callback, "the callback is NULL");
+  atomic_store(&log_callback, callback);
+  return SUCCESS;
+}
+
+EXPORT status_t hipdnnPluginSetLogLevel(int level) {
+  REQUIRE(level >= SEVERITY_INFO && level <= SEVERITY_OFF, "the level is none of hipdnnSeverity_t");
+  fusilli_python.log_severity = level;
+  if (python_alive()) fusilli_python.set_log_severity(level);
+  return SUCCESS;
+}
+
+// ---- engine API: answered here ------------------------------------------------------------------------------------
+
+EXPORT status_t hipdnnEnginePluginGetAllEngineIds(int64_t* ids, uint32_t max, uint32_t* count) {
+  REQUIRE(count, "num_engines is NULL");
+  REQUIRE(ids || !max, "engine_ids is NULL");
+  if (max) ids[0] = engine_id();
+  *count = 1;
+  return SUCCESS;
+}
+
+EXPORT status_t hipdnnEnginePluginGetEngineName(int64_t id, const char** name) {
+  REQUIRE(name, "name is NULL");
+  if (id != engine_id()) return refuse(NOT_APPLICABLE, __func__, "the engine is not of this plugin");
+  *name = engine_name;
+  return SUCCESS;
+}
+
+EXPORT status_t hipdnnEnginePluginCreate(handle_t** handle) {
+  REQUIRE(handle, "handle is NULL");
+  handle_t* made = calloc(1, sizeof(*made));
+  if (!made) return refuse(4 /* ALLOC_FAILED */, __func__, "out of memory");
+  made->device = current_device();
+  lock_handles();
+  made->serial = next_serial++;
+  made->next = handles;
+  handles = made;
+  unlock_handles();
+  *handle = made;
+  return SUCCESS;
+}
+
+EXPORT status_t hipdnnEnginePluginDestroy(handle_t* handle) {
+  lock_handles();
+  handle_t** at = &handles;
+  while (*at && *at != handle) at = &(*at)->next;
+  handle_t* found = *at;
+  if (found) *at = found->next;
+  unlock_handles();
+  REQUIRE(found, "the handle is NULL or was destroyed");
+  uint64_t serial = found->serial;
+  free(found);
+  return python_alive() ? fusilli_python.destroy_handle(serial) : SUCCESS;
+}
+
+EXPORT status_t hipdnnEnginePluginSetStream(handle_t* handle, void* stream) {
+  FIND_HANDLE(known);
+  int (*stream_device)(void*, int*) = stream ? (int (*)(void*, int*))hip_function("hipStreamGetDevice") : NULL;
+  int device = known.device;
+  if (stream_device && stream_device(stream, &device) == 0)
+    REQUIRE(known.device < 0 || device == known.device, "the stream belongs to another device than the handle");
+  lock_handles();
+  for (handle_t* at = handles; at; at = at->next) {
+    if (at != handle) continue;
+    at->stream = stream;
+    at->device = device;
+  }
+  unlock_handles();
+  return SUCCESS;
+}
+
+// ---- engine API: answered by Python -------------------------------------------------------------------------------
+
+#define VALID(data) ((data) && (data)->ptr && (data)->size)
+#define BYTES(data) (uintptr_t)(data)->ptr, (data)->size
+
+#define START_PYTHON() \
+  if (!python_start()) return refuse(INTERNAL_ERROR, __func__, python_problem())
+
+// A failure here would take the graph away from other plugins as well, so the answer is then "none".
+EXPORT status_t hipdnnEnginePluginGetApplicableEngineIds(handle_t* handle, const const_data_t* graph, int64_t* ids,
+                                                         uint32_t max, uint32_t* count) {
+  REQUIRE(count, "num_engines is NULL");
+  REQUIRE(ids || !max, "engine_ids is NULL");
+  REQUIRE(VALID(graph), "op_graph is NULL or empty");
+  FIND_HANDLE(known);
+  *count = 0;
+  int32_t yes = 0;
+  if (!python_start() || fusilli_python.supports(known.device, BYTES(graph), &yes) != SUCCESS || !yes) return SUCCESS;
+  if (max) ids[0] = engine_id();
+  *count = 1;
+  return SUCCESS;
+}
+
+EXPORT status_t hipdnnEnginePluginGetEngineDetails(handle_t* handle, int64_t id, const const_data_t* graph,
+                                                   const_data_t* details) {
+  REQUIRE(details, "engine_details is NULL");
+  REQUIRE(VALID(graph), "op_graph is NULL or empty");
+  REQUIRE(id == engine_id(), "the engine is not of this plugin");
+  FIND_HANDLE(known);
+  START_PYTHON();
+  uintptr_t data = 0;
+  size_t size = 0;
+  status_t status = fusilli_python.details(known.device, BYTES(graph), &data, &size);
+  if (status == SUCCESS) *details = (const_data_t){(const void*)data, size};
+  return status;
+}
+
+static status_t free_bytes(const_data_t* data) {
+  uintptr_t address = (uintptr_t)data->ptr;
+  *data = (const_data_t){NULL, 0};
+  return address && python_alive() ? fusilli_python.free_bytes(address) : SUCCESS;
+}
+
+EXPORT status_t hipdnnEnginePluginDestroyEngineDetails(handle_t* handle, const_data_t* details) {
+  REQUIRE(handle, "the handle is NULL");
+  REQUIRE(details, "engine_details is NULL");
+  return free_bytes(details);
+}
+
+EXPORT status_t hipdnnEnginePluginGetWorkspaceSize(handle_t* handle, const const_data_t* config,
+                                                   const const_data_t* graph, size_t* size) {
+  REQUIRE(size, "workspace_size is NULL");
+  REQUIRE(VALID(config), "engine_config is NULL or empty");
+  REQUIRE(VALID(graph), "op_graph is NULL or empty");
+  FIND_HANDLE(known);
+  START_PYTHON();
+  return fusilli_python.workspace_size(known.device, BYTES(config), BYTES(graph), size);
+}
+
+EXPORT status_t hipdnnEnginePluginCreateExecutionContext(handle_t* handle, const const_data_t* config,
+                                                         const const_data_t* graph, void** context) {
+  REQUIRE(context, "execution_context is NULL");
+  REQUIRE(VALID(config), "engine_config is NULL or empty");
+  REQUIRE(VALID(graph), "op_graph is NULL or empty");
+  FIND_HANDLE(known);
+  START_PYTHON();
+  uintptr_t made = 0;
+  status_t status = fusilli_python.create_context(known.serial, known.device, (uintptr_t)known.stream, BYTES(config),
+                                                  BYTES(graph), &made);
+  if (status == SUCCESS) *context = (void*)made;
+  return status;
+}
+
+EXPORT status_t hipdnnEnginePluginDestroyExecutionContext(handle_t* handle, void* context) {
+  REQUIRE(handle, "the handle is NULL");
+  REQUIRE(context, "execution_context is NULL");
+  return python_alive() ? fusilli_python.destroy_context((uintptr_t)context) : SUCCESS;
+}
+
+EXPORT status_t hipdnnEnginePluginGetWorkspaceSizeFromExecutionContext(handle_t* handle, void* context, size_t* size) {
+  REQUIRE(handle, "the handle is NULL");
+  REQUIRE(context, "execution_context is NULL");
+  REQUIRE(size, "workspace_size is NULL");
+  START_PYTHON();
+  return fusilli_python.context_workspace_size((uintptr_t)context, size);
+}
+
+EXPORT status_t hipdnnEnginePluginExecuteOpGraph(handle_t* handle, void* context, void* workspace,
+                                                 const device_buffer_t* buffers, uint32_t count) {
+  REQUIRE(context, "execution_context is NULL");
+  REQUIRE(buffers && count, "device_buffers is NULL or empty");
+  FIND_HANDLE(known);
+  START_PYTHON();
+  return fusilli_python.execute(known.serial, known.device, (uintptr_t)known.stream, (uintptr_t)context,
+                                (uintptr_t)workspace, (const char*)buffers, count);
+}
+
+EXPORT status_t hipdnnEnginePluginExecuteOpGraphWithOverrides(handle_t* handle, void* context, void* workspace,
+                                                              const device_buffer_t* buffers, uint32_t count,
+                                                              uint32_t overrides, const int64_t* uids,
+                                                              const uint32_t* lengths, const int64_t* const* dims,
+                                                              const int64_t* const* strides) {
+  REQUIRE(context, "execution_context is NULL");
+  REQUIRE(buffers && count, "device_buffers is NULL or empty");
+  REQUIRE(!overrides || (uids && lengths && dims && strides), "an array of the overrides is NULL");
+  for (uint32_t i = 0; i < overrides; ++i)
+    REQUIRE(!lengths[i] || (dims[i] && strides[i]), "dims or strides of an override are NULL");
+  FIND_HANDLE(known);
+  START_PYTHON();
+  return fusilli_python.execute_overridden(known.serial, known.device, (uintptr_t)known.stream, (uintptr_t)context,
+                                           (uintptr_t)workspace, (const char*)buffers, count, overrides, uids, lengths,
+                                           dims, strides);
+}
+
+EXPORT status_t hipdnnEnginePluginSerializeExecutionContext(handle_t* handle, void* context, const_data_t* serialized) {
+  REQUIRE(handle, "the handle is NULL");
+  REQUIRE(context, "execution_context is NULL");
+  REQUIRE(serialized, "serialized is NULL");
+  START_PYTHON();
+  uintptr_t data = 0;
+  size_t size = 0;
+  status_t status = fusilli_python.serialize((uintptr_t)context, &data, &size);
+  if (status == SUCCESS) *serialized = (const_data_t){(const void*)data, size};
+  return status;
+}
+
+EXPORT status_t hipdnnEnginePluginDestroySerializedExecutionContext(handle_t* handle, const_data_t* serialized) {
+  REQUIRE(handle, "the handle is NULL");
+  REQUIRE(serialized, "serialized is NULL");
+  return free_bytes(serialized);
+}
+
+EXPORT status_t hipdnnEnginePluginCreateExecutionContextFromSerialized(handle_t* handle,
+                                                                       const const_data_t* serialized,
+                                                                       void** context) {
+  REQUIRE(context, "execution_context is NULL");
+  REQUIRE(VALID(serialized), "serialized is NULL or empty");
+  FIND_HANDLE(known);
+  START_PYTHON();
+  uintptr_t made = 0;
+  status_t status =
+      fusilli_python.restore(known.serial, known.device, (uintptr_t)known.stream, BYTES(serialized), &made);
+  if (status == SUCCESS) *context = (void*)made;
+  return status;
+}

@@ -1,0 +1,260 @@
+"""Resampling: pooling forward, 1-D to 3-D, maximum and average, with an optional index of the maximum.
+
+Source of the semantics: hipDNN's front end; ``torch.nn.functional.max_pool*d`` and ``avg_pool*d`` with asymmetric padding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+
+import numpy as np
+
+from graph_api.builder import GraphBuilder
+from graph_api.dtypes import DataType
+from graph_api.errors import GraphError
+from graph_api.node import Array, Arrays, Attributes, Node, register_op
+from graph_api.tensor import TensorAttr, int_tuple
+
+__all__ = ["PaddingMode", "ResampleAttributes", "ResampleBuilder", "ResampleFwdNode", "ResampleMode"]
+
+
+class ResampleMode(Enum):
+    """What becomes of the elements of a window."""
+
+    MAXPOOL = "MAXPOOL"
+    AVGPOOL_EXCLUDE_PADDING = "AVGPOOL_EXCLUDE_PADDING"
+    AVGPOOL_INCLUDE_PADDING = "AVGPOOL_INCLUDE_PADDING"
+
+
+class PaddingMode(Enum):
+    """What a maximum sees outside the image."""
+
+    NEG_INF_PAD = "NEG_INF_PAD"
+    ZERO_PAD = "ZERO_PAD"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResampleAttributes(Attributes):
+    """Attributes of pooling, one entry per spatial dim.
+
+    Attributes:
+        mode: MAXPOOL; AVGPOOL_EXCLUDE_PADDING divides by the number of elements of the window that lie inside the image,
+            AVGPOOL_INCLUDE_PADDING by the volume of the window.
+        padding_mode: of MAXPOOL: NEG_INF_PAD ignores the padding, with ZERO_PAD it competes as 0. Averages add 0 for it.
+        pre_padding, post_padding: at least 0. stride, window: at least 1.
+        generate_index: MAXPOOL also writes where the maximum came from.
+    """
+
+    mode: ResampleMode
+    padding_mode: PaddingMode = PaddingMode.NEG_INF_PAD
+    pre_padding: tuple[int, ...]
+    post_padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    window: tuple[int, ...]
+    generate_index: bool = False
+
+    def __post_init__(self) -> None:
+        for field, kind in (("mode", ResampleMode), ("padding_mode", PaddingMode)):
+            if not isinstance(getattr(self, field), kind):
+                raise GraphError(f"resample: {field} must be a {kind.__name__}, got {getattr(self, field)!r}")
+        for field, least in (("pre_padding", 0), ("post_padding", 0), ("stride", 1), ("window", 1)):
+            values = getattr(self, field)
+            if len(values) != len(self.window):
+                raise GraphError(f"resample: {field} {values} and window {self.window} differ in length")
+            if any(not least <= value < 2**31 for value in values):
+                raise GraphError(f"resample: {field} {values} must be at least {least} in every spatial dim")
+        if self.generate_index and self.mode is not ResampleMode.MAXPOOL:
+            raise GraphError(f"resample: generate_index belongs to MAXPOOL, the mode is {self.mode.name}")
+
+    @property
+    def is_max(self) -> bool:
+        """True for MAXPOOL."""
+        return self.mode is ResampleMode.MAXPOOL
+
+    def output_size(self, axis: int, size: int) -> int:
+        """Size of y along spatial ``axis``; 0 or less if the window does not fit."""
+        return (size + self.pre_padding[axis] + self.post_padding[axis] - self.window[axis]) // self.stride[axis] + 1
+
+    def counts(self, axis: int, size: int) -> list[int]:
+        """By what each output along ``axis`` is divided: the elements that its window holds; 1 if it holds none."""
+        window, out = self.window[axis], self.output_size(axis, size)
+        if self.mode is not ResampleMode.AVGPOOL_EXCLUDE_PADDING:
+            return [window] * out
+        starts = [o * self.stride[axis] - self.pre_padding[axis] for o in range(out)]
+        return [max(min(start + window, size) - max(start, 0), 1) for start in starts]
+
+
+@register_op
+class ResampleFwdNode(Node):
+    """y[n,c,o] = maximum or average of x[n, c, o*stride + w - pre_padding] over the window positions w.
+
+    Shapes:  x [N, C, I...] -> y, index [N, C, O...], O = floor((I + pre + post - window) / stride) + 1
+    Dtypes:  any number; averages accumulate in the compute type; an integer average truncates towards zero.
+             index is INT8 or INT32: the row-major spatial position of the first maximum, -1 if that is padding, and
+             where the maximum is minus infinity or NaN
+    Layout:  any strides; y takes the stride order of x and index that of y, unless they are set
+    Raises:  GraphError if ranks do not fit, the window is larger than padded x, or the positions exceed INT8
+    Source:  hipDNN ResampleFwd; a window of nothing but ignored padding gives minus infinity, or 0 as an average
+    """
+
+    op = "resample_fwd"
+    attributes_type = ResampleAttributes
+    attributes: ResampleAttributes
+    input_ports = ("x",)
+    output_ports = ("y", "index")
+    optional_outputs = ("index",)
+
+    def validate(self) -> None:
+        x, spatial = self.inputs["x"], len(self.attributes.window)
+        if x.rank != spatial + 2:
+            raise self.fail(f"x {x.dims} must have {spatial} spatial dims as window {self.attributes.window} says")
+        if ("index" in self.outputs) != self.attributes.generate_index:
+            raise self.fail("an index output needs generate_index, and generate_index an index output")
+        if "index" in self.outputs:
+            self._check_index(self.outputs["index"].data_type, math.prod(x.dims[2:]))
+
+    def infer(self) -> None:
+        x = self.inputs["x"]
+        sizes = [self.attributes.output_size(axis, size) for axis, size in enumerate(x.dims[2:])]
+        if any(size < 1 for size in sizes):
+            raise self.fail(f"window {self.attributes.window} is larger than padded x {x.dims[2:]}")
+        dims = (*x.dims[:2], *sizes)
+        self.infer_output("y", dims, x)
+        if "index" in self.outputs:
+            self.infer_output("index", dims, self.outputs["y"])
+
+    def flops(self) -> int:
+        return self.outputs["y"].volume * math.prod(self.attributes.window)
+
+    def reference(self, inputs: Arrays) -> dict[str, Array]:
+        x = inputs["x"]
+        if not self.attributes.is_max:
+            average = self._sum(x) / self._divisor()
+            return {"y": average if self.compute.is_float else np.trunc(average)}
+        y = np.full(self.outputs["y"].dims, -np.inf)
+        index = np.full(y.shape, -1.0)
+        for candidate, position in self._taps(x):
+            index = np.where(candidate > y, position, index)
+            y = np.maximum(y, candidate)
+        found = {"y": y, "index": np.where(np.isnan(y), -1.0, index)}
+        return {port: found[port] for port in self.outputs}
+
+    def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
+        x = inputs["x"]
+        shift = errors["x"] + np.where(self.inputs["x"].data_type.eps < self.compute.eps, self.compute.eps, 0.0) * np.abs(x)
+        shift = np.broadcast_to(shift, x.shape)
+        if not self.attributes.is_max:
+            terms = math.prod(self.attributes.window)
+            total = self._sum(self.gamma(terms) * np.abs(x) + shift) / self._divisor()
+            return {"y": total + self.accumulation_eps * np.abs(outputs["y"])}
+        bound = np.zeros(outputs["y"].shape)
+        for moved, _ in self._taps(shift):
+            bound = np.maximum(bound, np.where(np.isinf(moved), 0.0, moved))
+        found = {"y": bound, "index": self._index_error(x, shift, outputs["y"] - bound)}
+        return {port: found[port] for port in self.outputs}
+
+    def _index_error(self, x: Array, shift: Array, least: Array) -> Array:
+        """Any position where errors of x let another element than the greatest win."""
+        rivals = np.zeros(least.shape)
+        for candidate, _ in self._taps(x + shift):
+            rivals += candidate > least
+        return np.where((rivals > 1) & np.any(shift), float(math.prod(x.shape[2:])), 0.0)
+
+    def _taps(self, x: Array) -> Iterator[tuple[Array, Array]]:
+        """For each window position, in row-major order: the elements that meet it, and their spatial positions."""
+        a = self.attributes
+        pads = [(0, 0), (0, 0), *zip(a.pre_padding, a.post_padding, strict=True)]
+        outside = -np.inf if a.is_max and a.padding_mode is PaddingMode.NEG_INF_PAD else 0.0
+        places = np.arange(math.prod(x.shape[2:]), dtype=np.float64).reshape(1, 1, *x.shape[2:])
+        values, places = np.pad(x, pads, constant_values=outside), np.pad(places, pads, constant_values=-1.0)
+        out = self.outputs["y"].dims[2:]
+        for start in product(*(range(size) for size in a.window)):
+            window = tuple(
+                slice(first, first + step * (size - 1) + 1, step)
+                for first, step, size in zip(start, a.stride, out, strict=True)
+            )
+            yield values[(..., *window)], places[(..., *window)]
+
+    def _sum(self, x: Array) -> Array:
+        total = np.zeros(self.outputs["y"].dims)
+        for candidate, _ in self._taps(x):
+            total += candidate
+        return total
+
+    def _divisor(self) -> Array:
+        divisor = np.ones((1, 1))
+        for axis, size in enumerate(self.inputs["x"].dims[2:]):
+            divisor = divisor[..., None] * np.array(self.attributes.counts(axis, size), np.float64)
+        return divisor
+
+    def _check_index(self, dtype: DataType, positions: int) -> None:
+        if dtype not in (DataType.INT8, DataType.INT32):
+            raise self.fail(f"index '{self.outputs['index'].name}' must be INT8 or INT32, it is {dtype.name}")
+        if dtype is DataType.INT8 and positions > 128:
+            raise self.fail(f"x has {positions} spatial positions, an INT8 index can name 128; make it INT32")
+
+
+class ResampleBuilder(GraphBuilder):
+    """Builder methods of the pooling operations."""
+
+    def resample_fwd(
+        self,
+        x: TensorAttr,
+        *,
+        mode: ResampleMode,
+        window: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] | None = None,
+        pre_padding: int | Sequence[int] | None = None,
+        post_padding: int | Sequence[int] | None = None,
+        padding_mode: PaddingMode = PaddingMode.NEG_INF_PAD,
+        generate_index: bool = False,
+        compute_data_type: DataType | None = None,
+        name: str | None = None,
+    ) -> tuple[TensorAttr, TensorAttr | None]:
+        """Adds forward pooling; see :class:`ResampleFwdNode`.
+
+        Args:
+            x: [N, C, spatial...].
+            mode, padding_mode, generate_index: see :class:`ResampleAttributes`.
+            window: per spatial dim, or one number for all.
+            stride: likewise; default: the window.
+            padding: on both sides of each spatial dim; or ``pre_padding`` and ``post_padding``.
+
+        Returns:
+            y [N, C, spatial...], and the index of the same dims, INT32 unless set, or None without ``generate_index``;
+            both virtual until ``set_output(True)``.
+
+        Raises:
+            GraphError: attributes that do not fit.
+        """
+        if not isinstance(x, TensorAttr) or not x.has_dims or x.rank < 3:
+            raise GraphError(f"resample: x must be a tensor of the graph with dims [N, C, spatial...], got {x!r}")
+        if padding is not None and (pre_padding is not None or post_padding is not None):
+            raise GraphError("resample: give padding=, or pre_padding= and post_padding=, not both")
+        rank = x.rank - 2
+
+        def per_axis(value: int | Sequence[int] | None, what: str) -> tuple[int, ...]:
+            value = 0 if value is None else value
+            return int_tuple([value] * rank if not isinstance(value, Sequence | np.ndarray) else value, what)
+
+        attributes = ResampleAttributes(
+            mode=mode,
+            padding_mode=padding_mode,
+            pre_padding=per_axis(padding if pre_padding is None else pre_padding, "pre_padding"),
+            post_padding=per_axis(padding if post_padding is None else post_padding, "post_padding"),
+            stride=per_axis(window if stride is None else stride, "stride"),
+            window=per_axis(window, "window"),
+            generate_index=generate_index,
+        )
+        optional = ("index",) if generate_index else ()
+        node = self.add_node(ResampleFwdNode, {"x": x}, name=name, attributes=attributes, optional_outputs=optional,
+                             compute_data_type=compute_data_type)  # fmt: skip
+        index = node.outputs.get("index")
+        if index is not None:
+            index.set_data_type(DataType.INT32)
+        return node.outputs["y"], index

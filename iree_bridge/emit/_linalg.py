@@ -1,0 +1,84 @@
+"""Text of functions on builtin tensors, for what the torch dialect cannot say; ``Emitter.call`` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graph_api import DataType
+from iree_bridge.types import builtin_tensor
+
+__all__ = ["Code", "Operand", "element_type", "generic"]
+
+
+def element_type(dtype: DataType) -> str:
+    """``f16``, ``i32``: the element type of the builtin tensor."""
+    return builtin_tensor((), dtype)[len("tensor<") : -1]
+
+
+class Code:
+    """Scalar operations as text, one SSA name each."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def line(self, text: str) -> str:
+        """Adds an operation; returns the name of its result."""
+        name = f"%v{len(self.lines)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def constant(self, value: int, kind: str = "index") -> str:
+        return self.line(f"arith.constant {value} : {kind}")
+
+    def op(self, name: str, a: str, b: str, kind: str = "index") -> str:
+        """An operation of the arith dialect on two operands of one type."""
+        return self.line(f"arith.{name} {a}, {b} : {kind}")
+
+    def scale(self, a: str, factor: int, kind: str = "index") -> str:
+        return a if factor == 1 else self.op("muli", a, self.constant(factor, kind), kind)
+
+    def loop(self, number: int) -> str:
+        """The index of a loop."""
+        return self.line(f"linalg.index {number} : index")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of a ``linalg.generic``: SSA name, type, and the index of each of its dims in terms of d0, d1, ..."""
+
+    name: str
+    type: str
+    index: Sequence[str]
+
+
+def generic(
+    result: str, ins: Sequence[Operand], out: Operand, loops: Sequence[str], body: Sequence[str], value: str
+) -> list[str]:
+    """The lines of a ``linalg.generic``.
+
+    Args:
+        result: SSA name of the result.
+        ins: inputs; the body knows their elements as %i0, %i1, ...
+        out: initial value of the result; the body knows its element as %o.
+        loops: "parallel" or "reduction" for each loop.
+        body: lines.
+        value: SSA name of the element that the body yields.
+    """
+    dims = ", ".join(f"d{i}" for i in range(len(loops)))
+    maps = ", ".join(f"affine_map<({dims}) -> ({', '.join(operand.index)})>" for operand in (*ins, out))
+    kinds = ", ".join(f'"{loop}"' for loop in loops)
+    sources = f" ins({', '.join(o.name for o in ins)} : {', '.join(o.type for o in ins)})" if ins else ""
+    elements = [f"%i{i}: {_element(operand.type)}" for i, operand in enumerate(ins)]
+    return [
+        f"  {result} = linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}}{sources} "
+        f"outs({out.name} : {out.type}) {{",
+        f"  ^bb0({', '.join([*elements, f'%o: {_element(out.type)}'])}):",
+        *(f"    {line}" for line in body),
+        f"    linalg.yield {value} : {_element(out.type)}",
+        f"  }} -> {out.type}",
+    ]
+
+
+def _element(tensor: str) -> str:
+    return tensor[len("tensor<") : -1].rsplit("x", 1)[-1]
