@@ -8,7 +8,12 @@ from graph_api.errors import CompileError, ExecutionError, FusilliError, GraphEr
 from graph_api.graph import Arguments, Graph
 from graph_api.node import OPS, Attributes, Node
 from graph_api.ops.conv import ConvAttributes, ConvolutionMode
+from graph_api.ops.custom_op import CustomOpAttributes
+from graph_api.ops.matmul import MatmulAttributes
+from graph_api.ops.norm import InvVarianceReading, LayernormAttributes, NormFwdPhase, RmsnormAttributes
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseMode
+from graph_api.ops.reduction import ReductionAttributes, ReductionMode
+from graph_api.ops.resample import PaddingMode, ResampleAttributes, ResampleMode
 from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaAttributes
 from graph_api.support import Support
 from graph_api.tensor import TensorAttr
@@ -21,16 +26,27 @@ __all__ = [
     "CompileError",
     "ConvAttributes",
     "ConvolutionMode",
+    "CustomOpAttributes",
     "DataType",
     "DiagonalAlignment",
     "ExecutionError",
     "FusilliError",
     "Graph",
     "GraphError",
+    "InvVarianceReading",
+    "LayernormAttributes",
+    "MatmulAttributes",
     "Node",
+    "NormFwdPhase",
     "NotSupportedError",
+    "PaddingMode",
     "PointwiseAttributes",
     "PointwiseMode",
+    "ReductionAttributes",
+    "ReductionMode",
+    "ResampleAttributes",
+    "ResampleMode",
+    "RmsnormAttributes",
     "SdpaAttributes",
     "Support",
     "TensorAttr",

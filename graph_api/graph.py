@@ -122,7 +122,7 @@ class Graph(AllBuilders):
             found[tensor] = value
         return found
 
-    def reference(self, pack: Mapping[TensorKey, object]) -> dict[TensorAttr, Array]:
+    def reference(self, pack: Mapping[Any, object]) -> dict[TensorAttr, Array]:
         """Runs the graph in numpy, in float64, node by node: the specification of the result.
 
         Args:
@@ -180,7 +180,7 @@ class Graph(AllBuilders):
         """The graph without names and uids: equal for graphs that compile to the same code."""
         return serialization.canonical_json(self.validate())
 
-    def with_dims(self, dims: Mapping[TensorKey, Sequence[int]]) -> Graph:
+    def with_dims(self, dims: Mapping[Any, Sequence[int]]) -> Graph:
         """The same graph for other input dims; dims of results follow, strides keep their order and become packed.
 
         Args:

@@ -23,7 +23,7 @@ from graph_api.node import Array
 from graph_api.tensor import TensorAttr
 
 if TYPE_CHECKING:
-    from graph_api.graph import Graph, TensorKey
+    from graph_api.graph import Graph
 
 __all__ = ["Comparison", "Evaluation", "check", "evaluate", "random_inputs"]
 
@@ -73,7 +73,7 @@ class Comparison:
         )
 
 
-def evaluate(graph: Graph, pack: Mapping[TensorKey, object], *, with_errors: bool = True) -> Evaluation:
+def evaluate(graph: Graph, pack: Mapping[Any, object], *, with_errors: bool = True) -> Evaluation:
     """Runs ``graph`` in float64; see :class:`Evaluation`.
 
     Raises:
@@ -95,7 +95,7 @@ def evaluate(graph: Graph, pack: Mapping[TensorKey, object], *, with_errors: boo
     return Evaluation(values, errors)
 
 
-def check(graph: Graph, inputs: Mapping[TensorKey, object], results: Mapping[TensorKey, object]) -> list[Comparison]:
+def check(graph: Graph, inputs: Mapping[Any, object], results: Mapping[Any, object]) -> list[Comparison]:
     """Compares results of a device with the float64 reference, per element, one :class:`Comparison` per output.
 
     Raises:
@@ -155,7 +155,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[TensorAttr, np.ndarray[An
     return arrays
 
 
-def _inputs(graph: Graph, pack: Mapping[TensorKey, object]) -> dict[TensorAttr, Array]:
+def _inputs(graph: Graph, pack: Mapping[Any, object]) -> dict[TensorAttr, Array]:
     given = graph.by_tensor(pack)
     values: dict[TensorAttr, Array] = {}
     for tensor in graph.arguments().inputs:

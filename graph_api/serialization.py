@@ -135,10 +135,13 @@ def _tensor_from_json(item: Any, where: str) -> TensorAttr:
         is_virtual=_field(item, "virtual", bool, where, False),
         is_pass_by_value=_field(item, "pass_by_value", bool, where, False),
     )
-    value: Any = item.get("value")
-    if isinstance(value, str) and value in ("inf", "-inf", "nan"):
-        value = float(value)
-    return tensor if value is None else tensor.set_value(value)
+    return _with_value(tensor, item.get("value"))
+
+
+def _with_value(tensor: TensorAttr, value: Any) -> TensorAttr:
+    if value is None:
+        return tensor
+    return tensor.set_value(float(value) if value in ("inf", "-inf", "nan") else value)
 
 
 def _node_from_json(graph: Graph, item: Any, by_uid: dict[int, TensorAttr], where: str) -> None:

@@ -1,7 +1,7 @@
 """TensorAttr: what a graph knows of a tensor, and the setters that a user chains on it."""
 
 # Users may pass anything.
-# pyright: reportUnnecessaryIsInstance=false, reportUnknownVariableType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -222,8 +222,8 @@ class TensorAttr:
         itemsize = self.data_type.itemsize
         raw = np.zeros(self.nbytes + _ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % _ALIGNMENT
-        flat = raw[start : start + self.nbytes].view(self.data_type.numpy)
-        return np.lib.stride_tricks.as_strided(flat, self.dims, [itemsize * stride for stride in self.strides])
+        # as_strided would not do: it refuses the 8-bit floats.
+        return np.ndarray(self.dims, self.data_type.numpy, raw, start, [itemsize * stride for stride in self.strides])
 
     def forget(self) -> None:
         """Drops what was inferred and keeps what was given."""

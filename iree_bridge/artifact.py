@@ -165,17 +165,23 @@ class Artifact:
         Raises:
             OSError: it cannot be written.
         """
-        members = self._members()
-        manifest = self._manifest(members)
         final = Path(path)
         temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}.tmp")
         try:
-            with zipfile.ZipFile(temporary, "x", zipfile.ZIP_STORED) as file:
-                for name, data in {_MANIFEST: _json(manifest), **members}.items():
-                    file.writestr(zipfile.ZipInfo(name, _EPOCH), data)
+            with open(temporary, "xb") as file:
+                file.write(self.to_bytes())
             os.replace(temporary, final)
         finally:
             temporary.unlink(missing_ok=True)
+
+    def to_bytes(self) -> bytes:
+        """What :meth:`save` writes; equal artifacts give equal bytes."""
+        members = self._members()
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, data in {_MANIFEST: _json(self._manifest(members)), **members}.items():
+                archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
+        return file.getvalue()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Artifact:
@@ -186,12 +192,22 @@ class Artifact:
         """
         try:
             if os.stat(path).st_size > _MAX_BYTES:
-                raise ArtifactError(f"{path} has more than {_MAX_BYTES} bytes")
-            return _read(Path(path).read_bytes())
+                raise ArtifactError(f"artifact {path} has more than {_MAX_BYTES} bytes")
+            return cls.from_bytes(Path(path).read_bytes(), f"artifact {path}")
         except OSError as error:
             raise ArtifactError(f"artifact {path} cannot be read: {error}") from error
+
+    @classmethod
+    def from_bytes(cls, data: bytes, what: str = "artifact") -> Artifact:
+        """The artifact in bytes of :meth:`to_bytes`, all of it checked; ``what`` begins the messages of errors.
+
+        Raises:
+            ArtifactError: they are no artifact, damaged, or of a later format.
+        """
+        try:
+            return _read(data)
         except ArtifactError as error:
-            raise ArtifactError(f"artifact {path}: {error}") from error
+            raise ArtifactError(f"{what}: {error}") from error
         except (
             zipfile.BadZipFile,
             FusilliError,
@@ -201,7 +217,7 @@ class Artifact:
             NotImplementedError,
             EOFError,
         ) as error:
-            raise ArtifactError(f"artifact {path} is damaged, or no artifact: {error!r}") from error
+            raise ArtifactError(f"{what} is damaged, or no artifact: {error!r}") from error
 
     def _vector(self) -> TestVector:
         if self.vector is None:

@@ -14,7 +14,7 @@ import numpy as np
 from graph_api.dtypes import DataType
 from graph_api.errors import ExecutionError
 from graph_api.layout import packed_strides
-from iree_bridge._runtime import HalBuffer, HalDevice, HalElementType, reason
+from iree_bridge._runtime import BufferUsage, HalBuffer, HalDevice, HalElementType, MemoryType, reason
 
 __all__ = ["ALIGNMENT", "ELEMENT_TYPES", "Memory", "examine", "import_pointer"]
 
@@ -53,6 +53,8 @@ _DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
     (14, 8): np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 _READ_ONLY: Final = 1
+_HOST_MEMORY: Final = int(MemoryType.DEVICE_LOCAL | MemoryType.HOST_VISIBLE)
+_HOST_USAGE: Final = int(BufferUsage.DEFAULT | BufferUsage.MAPPING)
 
 
 class _DLTensor(ctypes.Structure):
@@ -224,7 +226,7 @@ _importer: Final = _Importer()
 os.register_at_fork(after_in_child=_importer.renew_lock)
 
 
-def import_pointer(device: HalDevice, pointer: int, nbytes: int) -> HalBuffer:
+def import_pointer(device: HalDevice, pointer: int, nbytes: int, *, on_gpu: bool) -> HalBuffer:
     """A HAL buffer over ``nbytes`` bytes at ``pointer``: aligned memory of ``device`` that outlives the buffer.
 
     Raises:
@@ -235,6 +237,10 @@ def import_pointer(device: HalDevice, pointer: int, nbytes: int) -> HalBuffer:
             f"memory at {pointer:#x} cannot be used in place: it must start at a multiple of {ALIGNMENT}"
         )
     try:
+        if not on_gpu:
+            # The one way that grants all access; a copy into a DLPack buffer would be refused (DISCARD_WRITE).
+            memory = (ctypes.c_char * nbytes).from_address(pointer)
+            return device.allocator.import_host_allocation(memory, _HOST_MEMORY, _HOST_USAGE)
         return _importer(device, pointer, nbytes)
     except (RuntimeError, ValueError, IndexError) as error:
         raise ExecutionError(f"{nbytes} bytes at {pointer:#x} cannot be used by the device: {reason(error)}") from error

@@ -66,6 +66,15 @@ class Options:
         python: interpreter that has the compiler installed (``FUSILLI_PYTHON``); None: found beside the packages.
         device: default device of the command line, the plugin and the ORT provider (``FUSILLI_DEVICE``).
         log_level: level of the command line's log, e.g. ``DEBUG`` (``FUSILLI_LOG_LEVEL``).
+        engine_name: what the hipDNN plugin calls its engine (``FUSILLI_ENGINE_NAME``).
+        claim: which graphs the hipDNN plugin claims: ``off``, ``fallback``, ``all`` or a file of rules
+            (``FUSILLI_CLAIM``); "" is ``all`` on the CPU and on devices that passed the self-test, else ``fallback``.
+        verify_first: code is checked with a test vector on its device before it first serves
+            (``FUSILLI_VERIFY`` = ``never`` or ``first``).
+        newest_dtypes: hipDNN graphs number data types from 16 on as the newest schema does (``FUSILLI_WIRE_DTYPES`` =
+            ``settled`` or ``newest``).
+        wire_reading: how ambiguous parts of hipDNN graphs are read, see ``fusilli_plugin.importers.Reading``
+            (``FUSILLI_WIRE_READING``, comma-separated).
     """
 
     cache_dir: Path = field(default_factory=_default_cache_dir)
@@ -81,6 +90,11 @@ class Options:
     python: Path | None = None
     device: str = "hip"
     log_level: str = "WARNING"
+    engine_name: str = "FUSILLI_ENGINE"
+    claim: str = ""
+    verify_first: bool = False
+    newest_dtypes: bool = False
+    wire_reading: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("cache_size", "timeout", "memory", "workers", "idle"):
@@ -164,6 +178,19 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(shlex.split(text))
 
 
+def _choice(no: str, yes: str) -> Callable[[str], bool]:
+    def parse(text: str) -> bool:
+        if text.lower() not in (no, yes):
+            raise ValueError(f"known are {no}, {yes}")
+        return text.lower() == yes
+
+    return parse
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def _level(text: str) -> str:
     if text.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
         raise ValueError("known are DEBUG, INFO, WARNING, ERROR, CRITICAL")
@@ -184,4 +211,9 @@ _VARIABLES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "FUSILLI_PYTHON": ("python", _path),
     "FUSILLI_DEVICE": ("device", str),
     "FUSILLI_LOG_LEVEL": ("log_level", _level),
+    "FUSILLI_ENGINE_NAME": ("engine_name", str),
+    "FUSILLI_CLAIM": ("claim", str),
+    "FUSILLI_VERIFY": ("verify_first", _choice("never", "first")),
+    "FUSILLI_WIRE_DTYPES": ("newest_dtypes", _choice("settled", "newest")),
+    "FUSILLI_WIRE_READING": ("wire_reading", _list),
 }

@@ -162,7 +162,9 @@ class Mode:
 
 
 def _sigmoid(x: Array) -> Array:
-    return 0.5 * (1.0 + np.tanh(0.5 * x))
+    # Neither overflows nor cancels, as 1 + tanh(x/2) would for x << 0.
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
 def _erf(x: Array) -> Array:
@@ -192,7 +194,8 @@ def _gelu_tanh_slope(x: Array) -> Array:
 
 def _relu(a: PointwiseAttributes, x: Array) -> Array:
     low, high, slope = a.clip
-    return np.where(x <= low, slope * (x - low) + low, np.where(x >= high, high, x))
+    below = slope * (x - low) + low if slope else low  # 0 * infinity is not meant
+    return np.where(x <= low, below, np.where(x >= high, high, x))
 
 
 def _relu_slope(a: PointwiseAttributes, x: Array) -> Array:
@@ -200,6 +203,11 @@ def _relu_slope(a: PointwiseAttributes, x: Array) -> Array:
         return (x > 0).astype(np.float64)
     low, high, slope = a.clip
     return np.where(x < low, slope, np.where(x > high, 0.0, 1.0))
+
+
+def _relu_gradient(a: PointwiseAttributes, dy: Array, x: Array) -> Array:
+    slope = _relu_slope(a, x)
+    return np.where(slope == 0, 0.0, dy * slope)  # an infinite dy does not pass a slope of 0
 
 
 def _swish_slope(a: PointwiseAttributes, x: Array) -> Array:
@@ -267,7 +275,7 @@ MODES: dict[PointwiseMode, Mode] = {
     PointwiseMode.BINARY_SELECT: Mode(3, lambda a, x, y, p: np.where(p != 0, x, y), ulps=0),
     PointwiseMode.GEN_INDEX: Mode(1, lambda a, x: _coordinate(a, x), ("axis",), ulps=0),
     PointwiseMode.RELU_FWD: Mode(1, _relu, _CLIPS, ulps=2, scale=lambda a, x: np.abs(x) + abs(a.clip[0])),
-    PointwiseMode.RELU_BWD: Mode(2, lambda a, dy, x: dy * _relu_slope(a, x), _CLIPS),
+    PointwiseMode.RELU_BWD: Mode(2, _relu_gradient, _CLIPS),
     PointwiseMode.SIGMOID_FWD: Mode(1, lambda a, x: _sigmoid(x), ulps=8),
     PointwiseMode.SIGMOID_BWD: Mode(
         2, lambda a, dy, x: dy * _sigmoid(x) * _sigmoid(-x), ulps=8, scale=lambda a, dy, x: np.abs(dy) * _sigmoid(x)
@@ -484,6 +492,8 @@ class PointwiseBuilder(GraphBuilder):
         return node.outputs["out_0"]
 
     def _operand(self, value: TensorAttr | Scalar) -> TensorAttr:
+        if isinstance(value, np.generic):
+            value = value.item()
         if isinstance(value, bool | int | float):
             kind = (
                 DataType.BOOLEAN

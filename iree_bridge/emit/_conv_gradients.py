@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graph_api.ops.conv import ConvAttributes, ConvDgradNode, ConvWgradNode
+from iree_bridge.emit._linalg import Code, Operand, element_type, generic
 from iree_bridge.emit.conv import convolution, cropped, operands
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import builtin_tensor
 
 __all__ = ["conv_dgrad", "conv_wgrad"]
-
-
-_PARALLEL = '"parallel"'
 
 
 @dataclass(frozen=True)
@@ -103,16 +101,14 @@ def _phase_filters(e: Emitter, node: ConvDgradNode, axes: Sequence[_Axis], w: Va
         swapped = e.permute(e.reshape(w, (groups, k // groups, *w.dims[1:])), (0, 2, 1, *range(3, 3 + rank)))
         return e.reshape(swapped, (groups * per_group, k // groups, *w.dims[2:]))
     order = node.inputs["w"].physical.order  # the kernel reads w as it lies in memory
-    text = phase_filter_function(
-        w, order, axes, groups, mirrored=node.attributes.is_mirrored
-    )
+    text = _phase_filter_function(w, order, axes, groups, mirrored=node.attributes.is_mirrored)
     phases, taps = [len(axis.phases) for axis in axes], [axis.taps for axis in axes]
     made = e.call(text, [e.permute(w, order)], (groups, per_group, *phases, *taps, k // groups), w.dtype)
     made = e.permute(made, (*range(2 + rank), 2 + 2 * rank, *range(2 + rank, 2 + 2 * rank)))
     return e.reshape(made, (groups * per_group * math.prod(phases), k // groups, *taps))
 
 
-def phase_filter_function(
+def _phase_filter_function(
     w: Value, order: Sequence[int], axes: Sequence[_Axis], groups: int, *, mirrored: bool
 ) -> str:
     """A function from w, its dims in the given order, to [g, C/g, phases..., taps..., K/g]; zero where no position is."""
@@ -121,51 +117,46 @@ def phase_filter_function(
     source = builtin_tensor([w.dims[axis] for axis in order], w.dtype)
     phases, taps = [len(axis.phases) for axis in axes], [axis.taps for axis in axes]
     result = builtin_tensor((groups, per_group, *phases, *taps, k // groups), w.dtype)
-    element = result.rsplit("x", 1)[-1].rstrip(">")
-    code = _Code()
-    filters = code.add(code.scale("%d0", k // groups), f"%d{2 + 2 * rank}")
-    where: dict[int, str] = {0: filters, 1: "%d1"}
-    for i, axis in enumerate(axes):
-        where[2 + i] = code.position(axis, f"%d{2 + i}", f"%d{2 + rank + i}", mirrored=mirrored)
-    loops = 3 + 2 * rank
-    dims = ", ".join(f"d{i}" for i in range(loops))
+    element = element_type(w.dtype)
+    code = _PositionCode()
+    filters = code.op("addi", code.scale(code.loop(0), k // groups), code.loop(2 + 2 * rank))
+    where = [filters, code.loop(1)]
+    where += [code.position(axis, 2 + i, 2 + rank + i, mirrored=mirrored) for i, axis in enumerate(axes)]
+    out = Operand("%empty", result, [f"d{i}" for i in range(3 + 2 * rank)])
+    value = code.line(f"tensor.extract %w[{', '.join(where[axis] for axis in order)}] : {source}")
+    if code.inside:
+        value = code.line(f"arith.select {code.inside}, {value}, %zero : {element}")
     lines = [
         f"func.func private @filter(%w: {source}) -> {result} {{",
         f"  %zero = arith.constant {'0.0' if w.dtype.is_float else '0'} : {element}",
         f"  %empty = tensor.empty() : {result}",
-        f"  %made = linalg.generic {{indexing_maps = [affine_map<({dims}) -> ({dims})>], "
-        f"iterator_types = [{', '.join([_PARALLEL] * loops)}]}} outs(%empty : {result}) {{",
-        f"  ^bb0(%old: {element}):",
-        *(f"    %d{i} = linalg.index {i} : index" for i in range(loops)),
-        *(f"    {line}" for line in code.lines),
-        f"    %there = tensor.extract %w[{', '.join(where[axis] for axis in order)}] : {source}",
-        *([f"    %value = arith.select {code.inside}, %there, %zero : {element}"] if code.inside else []),
-        f"    linalg.yield {'%value' if code.inside else '%there'} : {element}",
-        f"  }} -> {result}",
+        *generic("%made", [], out, ["parallel"] * (3 + 2 * rank), code.lines, value),
         f"  return %made : {result}",
         "}",
     ]
     return "\n".join(lines)
 
 
-class _Code:
-    """Index arithmetic as text."""
+class _PositionCode(Code):
+    """Index arithmetic of the filter positions."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        super().__init__()
         self.inside = ""
         """SSA name of the condition that all positions exist; empty if they always do."""
 
-    def position(self, axis: _Axis, phase: str, tap: str, *, mirrored: bool) -> str:
-        """The filter position of a phase and tap, clamped to the filter."""
-        last = axis.stride * (axis.taps - 1) + axis.start + axis.phases[0]
-        place = self.op("subi", self.add(self.constant(last), phase), self.scale(tap, axis.stride))
-        least, most = axis.start + axis.phases[0], last + len(axis.phases) - 1
+    def position(self, axis: _Axis, phase: int, tap: int, *, mirrored: bool) -> str:
+        """The filter position of the phase and tap at which two loops stand, clamped to the filter."""
+        least = axis.start + axis.phases[0]
+        last = least + axis.stride * (axis.taps - 1)
+        most = last + len(axis.phases) - 1
+        place = self.op("addi", self.constant(last), self.loop(phase))
+        place = self.op("subi", place, self.scale(self.loop(tap), axis.stride))
         if axis.unit > 1:
             rest = self.op("remsi", place, self.constant(axis.unit))
             self.require(f"arith.cmpi eq, {rest}, {self.constant(0)} : index")
-            place, least = self.op("floordivsi", place, self.constant(axis.unit)), least // axis.unit
-            most //= axis.unit
+            place = self.op("floordivsi", place, self.constant(axis.unit))
+            least, most = least // axis.unit, most // axis.unit
         if least < 0:
             self.require(f"arith.cmpi sge, {place}, {self.constant(0)} : index")
             place = self.op("maxsi", place, self.constant(0))
@@ -174,27 +165,10 @@ class _Code:
             place = self.op("minsi", place, self.constant(axis.window - 1))
         return self.op("subi", self.constant(axis.window - 1), place) if mirrored else place
 
-    def constant(self, value: int) -> str:
-        return self._line(f"arith.constant {value} : index")
-
-    def add(self, a: str, b: str) -> str:
-        return self.op("addi", a, b)
-
-    def scale(self, a: str, factor: int) -> str:
-        return a if factor == 1 else self.op("muli", a, self.constant(factor))
-
-    def op(self, name: str, a: str, b: str) -> str:
-        return self._line(f"arith.{name} {a}, {b} : index")
-
     def require(self, condition: str) -> None:
         """Makes ``condition`` part of ``inside``."""
-        name = self._line(condition)
-        self.inside = self._line(f"arith.andi {self.inside}, {name} : i1") if self.inside else name
-
-    def _line(self, text: str) -> str:
-        name = f"%v{len(self.lines)}"
-        self.lines.append(f"{name} = {text}")
-        return name
+        name = self.line(condition)
+        self.inside = self.line(f"arith.andi {self.inside}, {name} : i1") if self.inside else name
 
 
 def _interleaved(e: Emitter, axes: Sequence[_Axis], value: Value, dims: Sequence[int]) -> Value:

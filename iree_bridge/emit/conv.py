@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from graph_api import DataType
+from graph_api import DataType, TensorAttr
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
 from iree_bridge.emit import _conv_cpu
 from iree_bridge.emitter import Emitter, Value, rule
@@ -26,23 +26,37 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
 
 def operands(e: Emitter, node: ConvNode, *ports: str) -> list[Value]:
     """The two inputs at ``ports`` in the one type in which they are multiplied."""
-    dtype = operand_type(*(node.inputs[port].data_type for port in ports))
+    dtype = operand_type(*(node.inputs[port].data_type for port in ports), node.compute)
     if dtype is DataType.BFLOAT16 and e.target.chip == "gfx908":
-        dtype = DataType.FLOAT  # the chip's bf16 matrix instructions are not used by the compiler, those of f32 are
-    return [_conv_cpu.as_computed(e, e.read(node.inputs[port], dtype)) for port in ports]
+        dtype = DataType.FLOAT  # the compiler does not use the bf16 matrix instructions of this chip
+    return [_operand(e, node.inputs[port], dtype) for port in ports]
 
 
-def operand_type(x: DataType, w: DataType) -> DataType:
-    """The one type in which both operands are multiplied: the wider; 8-bit integers become 32-bit.
+def _operand(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
+    """A tensor in the type in which it is multiplied.
+
+    GPU targets fail on convolutions whose operands are widened in their own kernel (local memory is exceeded, or an
+    allocation has no bound), so widening takes a kernel of its own there.
+    """
+    value = e.read(tensor)
+    if e.target.is_gpu and (value.dtype.itemsize < dtype.itemsize or value.dtype.is_float != dtype.is_float):
+        return e.barrier(e.cast(value, dtype))
+    return _conv_cpu.as_computed(e, e.cast(value, dtype))
+
+
+def operand_type(x: DataType, w: DataType, compute: DataType) -> DataType:
+    """The one type in which both operands are multiplied: the wider; DOUBLE to compute in DOUBLE; INT32 for 8 bits.
 
     An 8-bit integer convolution crashes the compiler (torch-mlir makes a null type of it), a 32-bit one does not.
     """
+    if compute is DataType.DOUBLE:
+        return DataType.DOUBLE
     if x is w and x.is_float:
         return x
     if x.is_float or w.is_float:
         floats = [dtype for dtype in (x, w) if dtype.is_float]
         return floats[0] if len(floats) == 1 else (DataType.DOUBLE if DataType.DOUBLE in floats else DataType.FLOAT)
-    return DataType.INT64 if DataType.INT64 in (x, w) else DataType.INT32
+    return DataType.INT64 if DataType.INT64 in (x, w, compute) else DataType.INT32
 
 
 def convolution(
@@ -95,15 +109,15 @@ def _without_strided_points(
 
 
 def cropped(
-    e: Emitter, value: Value, around: Sequence[tuple[int, int]]
+    e: Emitter, value: Value, around: Sequence[tuple[int, int]], fill: float = 0.0
 ) -> tuple[Value, list[tuple[int, int]]]:
-    """``value`` cut where its trailing dims have negative padding, and the padding that is left."""
+    """``value`` cut where its trailing dims have negative padding, and the padding, of ``fill``, that is left."""
     left = [(max(before, 0), max(after, 0)) for before, after in around]
     lead = len(value.dims) - len(around)
     for i, (before, after) in enumerate(around):
         axis = lead + i
         if value.dims[axis] + min(before, 0) + min(after, 0) < 1:  # only padding stays, so it is made first
-            value = e.pad(value, [left[i] if j == axis else (0, 0) for j in range(lead, len(value.dims))])
+            value = e.pad(value, [left[i] if j == axis else (0, 0) for j in range(lead, len(value.dims))], fill)
             left[i] = (0, 0)
         value = e.slice(value, axis, max(-before, 0), value.dims[axis] - max(-after, 0))
     return value, left

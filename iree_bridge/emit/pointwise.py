@@ -23,8 +23,25 @@ def pointwise(e: Emitter, node: PointwiseNode) -> None:
         e.write(node, "out_0", e.expand(e.cast(value, _identity_type(value.dtype, out.data_type)), out.dims))
         return
     operands = [e.read(tensor, node.compute) for tensor in node.inputs.values()]
-    value = MODE_RULES[mode](Elementwise(e, node.compute), node.attributes, *operands)
+    if _is_neutral(node):
+        value = operands[0]
+    else:
+        value = MODE_RULES[mode](Elementwise(e, node.compute), node.attributes, *operands)
     e.write(node, "out_0", e.expand(value, out.dims))
+
+
+def _is_neutral(node: PointwiseNode) -> bool:
+    """True for x - 0, x * 1, x / 1 and integer x + 0: the compiler would fold them when it is too late to notice.
+
+    (``Emitter`` gives results that are inputs as they stand a kernel of their own.)
+    """
+    second = node.inputs.get("in_1")
+    if second is None or second.value is None:
+        return False
+    mode = node.attributes.mode
+    zero = mode is PointwiseMode.SUB or (mode is PointwiseMode.ADD and not node.compute.is_float)
+    one = mode in (PointwiseMode.MUL, PointwiseMode.DIV)
+    return (zero and second.value == 0) or (one and second.value == 1)
 
 
 def _identity_type(source: DataType, target: DataType) -> DataType:

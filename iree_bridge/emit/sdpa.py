@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graph_api import AttentionImplementation, DataType
-from graph_api.layout import broadcast_dims
 from graph_api.ops.sdpa import SdpaNode
-from iree_bridge.emit._attention import LEAST_MASK, fused_attention
+from iree_bridge.emit._attention import LEAST_MASK, fused_attention, visibility
 from iree_bridge.emit.matmul import product
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emitter import Emitter, Value, rule
@@ -65,7 +64,8 @@ def _operands(e: Emitter, node: SdpaNode) -> _Operands:
 
 def _cut(e: Emitter, x: Value, length: Value) -> Value:
     """Zeros behind the length: what stands there may be anything, NaN too, and 0 * NaN is NaN."""
-    inside = _compare(e, "lt", _iota(e, x.dims[2], 2), length)
+    line = e.reshape(e.op("aten.arange", (x.dims[2],), DataType.INT32, x.dims[2], 3, None, None, None), (1, 1, x.dims[2], 1))
+    inside = e.op("aten.lt.Tensor", (x.dims[0], 1, x.dims[2], 1), DataType.BOOLEAN, line, length)
     return e.op("aten.where.self", x.dims, x.dtype, inside, x, e.splat(0.0, (1, 1, 1, 1), x.dtype))
 
 
@@ -79,30 +79,11 @@ def _product_type(e: Emitter, node: SdpaNode, *types: DataType) -> DataType:
 
 def _visible(e: Emitter, node: SdpaNode) -> Value | None:
     """Which query sees which key by window and lengths, as booleans that broadcast to the scores; None: every one."""
-    _, _, sq, skv = node.score_dims
     window, padded = node.attributes.window, node.attributes.padding_mask
-    i, j = _iota(e, sq, 2), _iota(e, skv, 3)
-    diagonal = i
-    conditions: list[Value] = []
-    if padded:
-        queries, keys = (_length(e, node, port) for port in ("seq_len_q", "seq_len_kv"))
-        conditions += [_compare(e, "lt", i, queries), _compare(e, "lt", j, keys)]
-        if window.bottom_right:
-            diagonal = _binary(e, "add.Tensor", i, _binary(e, "sub.Tensor", keys, queries, i.dtype, 1), i.dtype, 1)
-    elif window.bottom_right:
-        diagonal = _shift(e, i, skv - sq)
-    # Bounds further out than the longest distance change nothing and could overflow.
-    far = 2 * (sq + skv)
-    if window.right is not None:
-        conditions.append(_compare(e, "le", j, _shift(e, diagonal, min(max(window.right, -far), far))))
-    if window.left is not None:
-        conditions.append(_compare(e, "ge", j, _shift(e, diagonal, -min(max(window.left, -far), far))))
-    if not conditions:
+    if window.is_open and not padded:
         return None
-    visible = conditions[0]
-    for condition in conditions[1:]:
-        visible = _binary(e, "logical_and", visible, condition, DataType.BOOLEAN)
-    return visible
+    lengths = [e.reshape(_length(e, node, port), (node.score_dims[0],)) for port in ("seq_len_q", "seq_len_kv") if padded]
+    return visibility(e, node.score_dims, window, lengths)
 
 
 # ---- the two ways --------------------------------------------------------------------------------------------------
@@ -189,25 +170,3 @@ def _sink(e: Emitter, node: SdpaNode) -> Value | None:
 
 def _length(e: Emitter, node: SdpaNode, port: str) -> Value:
     return e.read(node.inputs[port], DataType.INT32)
-
-
-def _iota(e: Emitter, size: int, axis: int) -> Value:
-    """0, 1, ... along ``axis`` of rank 4."""
-    dims = [1, 1, 1, 1]
-    dims[axis] = size
-    line = e.op("aten.arange", (size,), DataType.INT32, size, 3, None, None, None)
-    return e.reshape(line, dims)
-
-
-def _shift(e: Emitter, x: Value, amount: int) -> Value:
-    return x if amount == 0 else e.op("aten.add.Scalar", x.dims, x.dtype, x, amount, 1)
-
-
-def _binary(e: Emitter, name: str, x: Value, y: Value, dtype: DataType, *rest: int) -> Value:
-    dims = broadcast_dims([x.dims, y.dims])
-    assert dims is not None
-    return e.op(f"aten.{name}", dims, dtype, x, y, *rest)
-
-
-def _compare(e: Emitter, name: str, x: Value, y: Value) -> Value:
-    return _binary(e, f"{name}.Tensor", x, y, DataType.BOOLEAN)

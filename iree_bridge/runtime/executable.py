@@ -121,7 +121,7 @@ class Executable:
         memories = self._checked(pack)
         return BoundCall(self, self._key(memories), memories)
 
-    def run_pointers(self, pointers: Sequence[int], workspace: int = 0) -> None:
+    def run_pointers(self, pointers: Sequence[int], workspace: int = 0, on_host: int = 0) -> None:
         """Runs the graph on raw addresses, for callers that have checked shapes and dtypes themselves.
 
         Args:
@@ -129,13 +129,15 @@ class Executable:
                 ``tensor.nbytes`` bytes each, laid out as the tensor's strides say.
             workspace: address of ``workspace_size`` bytes of device memory that nothing else uses until the work is
                 done; 0: memory kept here. A misaligned workspace is not used.
+            on_host: bit ``i`` says that address ``i`` is host memory, which on a GPU goes through a copy.
 
         Raises:
             ExecutionError: an address is NULL, the number of addresses is wrong, outputs overlap, the device fails.
         """
         if len(pointers) != len(self._arguments) or not all(pointers):
             raise self._wrong_pointers(pointers)
-        self._launch((*pointers, workspace, 0) if workspace else tuple(pointers))
+        mask = on_host if self.device.is_gpu else 0
+        self._launch((*pointers, workspace, mask) if workspace or mask else tuple(pointers))
 
     def on_stream(self, stream: int | None) -> Executable:
         """This executable with its work going to another stream of the same device; cached, so calls are cheap.

@@ -114,7 +114,7 @@ class Lane:
     def _workspace_buffer(self, pointer: int) -> HalBuffer:
         size = self.program.workspace_size
         if pointer and size and pointer % ALIGNMENT == 0:
-            return import_pointer(self.program.hal, pointer, size)
+            return import_pointer(self.program.hal, pointer, size, on_gpu=self.program.device.is_gpu)
         if self._workspace is None:
             self._workspace = self._allocate(max(size, ALIGNMENT))
         return self._workspace
@@ -145,7 +145,7 @@ class HostLane(Lane):
                 copies.append(_HostCopy(block, scratch, pointers[index], argument.nbytes, read, written))
                 pointers[index] = scratch
         buffers = [
-            import_pointer(program.hal, pointer, argument.nbytes)
+            import_pointer(program.hal, pointer, argument.nbytes, on_gpu=False)
             for pointer, argument in zip(pointers, program.arguments, strict=True)
         ]
         if program.synchronous:
@@ -206,7 +206,7 @@ class GpuLane(Lane):
                 copies.append(copy)
                 buffers.append(copy.scratch)
             else:
-                buffers.append(import_pointer(program.hal, pointers[index], program.arguments[index].nbytes))
+                buffers.append(import_pointer(program.hal, pointers[index], program.arguments[index].nbytes, on_gpu=True))
         wait = self._wait if copies else self._at_once
         items = self._argument_list(buffers, workspace, wait, self._signal)
         invoke = partial(program.context.invoke, program.async_function, items, _NO_RESULTS)
@@ -222,7 +222,7 @@ class GpuLane(Lane):
         if not on_host:
             # Allocations start at multiples of 256, so the aligned address below lies in the same one.
             offset = pointer % ALIGNMENT
-            source = import_pointer(self.program.hal, pointer - offset, nbytes + offset)
+            source = import_pointer(self.program.hal, pointer - offset, nbytes + offset, on_gpu=True)
             return _DeviceCopy(self._scratch[index], source, offset, 0, 0, nbytes, read, written)
         if index not in self._pinned:
             source = self._allocate(nbytes, _PINNED, BufferUsage.TRANSFER | BufferUsage.MAPPING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graph_api import Graph, Support, TensorAttr
 from graph_api.layout import nested_extents
-from iree_bridge.support import conv, matmul, pointwise  # noqa: F401 - they fill NODE_RULES
+from iree_bridge.support import conv, custom_op, matmul, norm, pointwise, reduction, resample, sdpa  # noqa: F401 - they fill NODE_RULES
 from iree_bridge.support.rules import NODE_RULES, Decline
 from iree_bridge.target import Target
 from iree_bridge.types import TORCH_CODE

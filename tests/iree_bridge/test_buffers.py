@@ -159,7 +159,7 @@ def test_the_owner_keeps_an_exported_copy_alive() -> None:
 def test_imported_memory_is_the_callers() -> None:
     raw = np.zeros(64 + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    buffer = import_pointer(Device.parse("cpu-sync").open(), raw.ctypes.data + start, 64)
+    buffer = import_pointer(Device.parse("cpu-sync").open(), raw.ctypes.data + start, 64, on_gpu=False)
     assert buffer.byte_length() == 64
     raw[start + 5] = 9
     assert buffer.map().asarray((64,), np.dtype(np.uint8))[5] == 9
@@ -172,4 +172,4 @@ def test_misaligned_and_null_pointers_are_not_imported(offset: int) -> None:
     start = raw.ctypes.data + -raw.ctypes.data % ALIGNMENT
     for pointer in (start + offset, 0):
         with pytest.raises(ExecutionError, match=r"memory at 0x[0-9a-f]+ cannot be used in place: it must start at a"):
-            import_pointer(hal, pointer, 64)
+            import_pointer(hal, pointer, 64, on_gpu=False)

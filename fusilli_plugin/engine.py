@@ -1,0 +1,381 @@
+"""The engine: hipDNN's operation graphs compiled by IREE.
+
+`FusilliEngine` is what the plugin's C functions end in, and an engine of the embedded host as well. Applicability
+imports no compiler; it decodes, translates and asks ``iree_bridge.support``.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Generic, TypeVar
+
+from fusilli_plugin import claim, quarantine
+from fusilli_plugin.errors import BadParamError
+from fusilli_plugin.importers import Reading, import_graph
+from fusilli_plugin.knobs import Settings, knobs_for, settings_of
+from fusilli_plugin.plan import FusilliPlan, Place, as_engine_error
+from graph_api import CompileError, ExecutionError, FusilliError, Graph, NotSupportedError
+from hipdnn_backend.engine import EngineId, Support, engine_id
+from hipdnn_backend.errors import EngineError, WireError
+from hipdnn_backend.plugin_abi import Status
+from hipdnn_backend.wire import BehaviorNote, EngineConfig, EngineDetails, decode_graph
+from iree_bridge import Device, Executable, Options, Target, support, versions
+from iree_bridge.compiler import CompiledCode, compile_code
+from iree_bridge.cpu import host_arch
+from iree_bridge.options import CompileMode
+
+__all__ = ["Built", "FusilliEngine"]
+
+_LOG: Final = logging.getLogger(__name__)
+_MAX_GRAPHS: Final = 256
+_MAX_BUILT: Final = 64
+_MAX_PAYLOAD: Final = 1 << 30  # bytes
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class _Memo(Generic[K, V]):
+    """The last values by key. Thread safe; two threads may make one value at the same time."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        value = make()
+        with self._lock:
+            self._kept[key] = value
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+        return value
+
+    def drop(self, key: K) -> None:
+        with self._lock:
+            self._kept.pop(key, None)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a graph's bytes: the graph and why it is declined, if it is for good."""
+
+    graph: Graph | None
+    support: Support
+
+
+@dataclass
+class Built:
+    """A compiled graph, shared by the plans that want the same.
+
+    Attributes:
+        graph: what was compiled.
+        target: what for.
+        code: the compiled code.
+        settings: with which knobs.
+        workspace_size: bytes.
+        is_variant: True if it was made for overridden dims.
+        refresh: compiles again, for code from a cache that does not load.
+    """
+
+    graph: Graph
+    target: Target
+    code: CompiledCode
+    settings: Settings
+    workspace_size: int
+    options: Options
+    is_variant: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _loaded: weakref.WeakValueDictionary[Device, Executable] = field(default_factory=weakref.WeakValueDictionary)
+
+    def executable(self, device: Device) -> Executable:
+        """The code on a device and stream; one object as long as a plan uses it.
+
+        Raises:
+            ExecutionError: the device is not there, or does not load the code.
+            QuarantinedError: the code computes wrong results there.
+        """
+        with self._lock:
+            executable = self._loaded.get(device)
+            if executable is None:
+                executable = self._load(device)
+                if self.options.verify_first:
+                    quarantine.verify(self.graph, self.code, executable, self.options)
+                self._loaded[device] = executable
+            return executable
+
+    def _load(self, device: Device) -> Executable:
+        arguments, flops = self.graph.arguments(), self.graph.flops()
+        try:
+            return Executable(arguments, self.code.vmfb, device, flops=flops)
+        except ExecutionError as error:
+            if not self.code.from_cache or self.options.compile is CompileMode.NEVER:
+                raise
+            _LOG.warning("cached code of graph '%s' does not load and is compiled again: %s", self.graph.name, error)
+        self.code = compile_code(self.graph, self.target, self.options, refresh=True)
+        return Executable(arguments, self.code.vmfb, device, flops=flops)
+
+    def to_bytes(self) -> bytes:
+        """An artifact of one target, without what only a recompile needs."""
+        from iree_bridge.artifact import Artifact, TargetCode
+
+        code = TargetCode(
+            target=self.target,
+            vmfb=self.code.vmfb,
+            ir="",
+            flags=self.code.flags,
+            global_flags=(),
+            iree=versions.iree_version(),
+            machine="" if self.target.is_gpu else host_arch(),
+            cpu_features=(),
+            key=self.code.key,
+            dispatches=self.code.dispatches,
+            seconds=self.code.seconds,
+        )
+        made_by = {"plan": "1", "emitter": versions.emitter_version(), "knobs": shlex.join(self.settings.flags)}
+        return Artifact(self.graph, {str(self.target): code}, None, "a plan has none", made_by).to_bytes()
+
+
+class FusilliEngine:
+    """Satisfies `hipdnn_backend.engine.Engine` for one device. Methods may be called from any thread.
+
+    Attributes:
+        device: where plans run; the stream is that of each execution.
+        options: how to compile, what to claim.
+    """
+
+    def __init__(self, device: str | Device | None = None, *, options: Options | None = None) -> None:
+        """Args:
+        device: e.g. ``cpu``, ``hip:1``; default: ``options.device``.
+        options: default: ``Options.from_env()``.
+
+        Raises:
+            FusilliError: the device or an option means nothing.
+        """
+        self.options = options or Options.from_env()
+        chosen = self.options.device if device is None else device
+        self.device = chosen if isinstance(chosen, Device) else Device.parse(chosen)
+        reading = Reading.parse(self.options.wire_reading)
+        self._reading = replace(reading, newest_dtypes=reading.newest_dtypes or self.options.newest_dtypes)
+        self._claim = claim.parse(self.options.claim)
+        self._id = engine_id(self.options.engine_name)
+        self._graphs: _Memo[bytes, _Known] = _Memo(_MAX_GRAPHS)
+        self._builds: _Memo[tuple[bytes, Settings], Built] = _Memo(_MAX_BUILT)
+
+    @property
+    def id(self) -> EngineId:
+        """The hash of the name."""
+        return self._id
+
+    @property
+    def name(self) -> str:
+        """``FUSILLI_ENGINE`` unless options say otherwise."""
+        return self.options.engine_name
+
+    @cached_property
+    def target(self) -> Target:
+        """What is compiled for.
+
+        Raises:
+            ExecutionError: the device is not there.
+            NotSupportedError: the compiler does not know it.
+        """
+        return self.device.target
+
+    # ---- hipdnn_backend.engine.Engine
+
+    def support(self, graph: bytes) -> Support:
+        """Whether the engine runs the graph. It does not compile: what it claims, it can compile and is right."""
+        try:
+            known = self._graphs.get(graph, lambda: self._examine(graph))
+            if known.graph is None or not known.support:
+                return known.support
+            return self._available(known.graph)
+        except FusilliError as error:  # not remembered: a device may come, a cache may be filled
+            return Support.no(str(error), rule="device" if isinstance(error, ExecutionError) else "options")
+
+    def details(self, graph: bytes) -> EngineDetails:
+        """Knobs and behaviour notes.
+
+        Raises:
+            EngineError: the engine does not run the graph.
+        """
+        with as_engine_error("details"):
+            self._graph(graph)
+            notes = [BehaviorNote.EXTERNAL_LIBRARY_DEPENDENCY, BehaviorNote.SUPPORTS_EXECUTION_PLAN_SERIALIZATION]
+            if self.options.compile is not CompileMode.NEVER:
+                notes.insert(0, BehaviorNote.RUNTIME_COMPILATION)
+            knobs = knobs_for(self.target)
+            return EngineDetails(engine_id=self._id, knobs=knobs, behavior_notes=tuple(map(int, notes)), name=self.name)
+
+    def workspace_size(self, graph: bytes, config: EngineConfig) -> int:
+        """Bytes that a plan needs; exact, because this compiles. `build` finds the code then.
+
+        Raises:
+            EngineError: the engine does not run the graph, or not so; or compiling failed.
+        """
+        with as_engine_error("workspace_size"):
+            return self._built(graph, config).workspace_size
+
+    def build(self, graph: bytes, config: EngineConfig) -> FusilliPlan:
+        """Compile, or take what was compiled.
+
+        Raises:
+            EngineError: the engine does not run the graph, or not so; or compiling failed.
+        """
+        with as_engine_error("build"):
+            return FusilliPlan(self, self._built(graph, config))
+
+    def restore(self, payload: bytes) -> FusilliPlan:
+        """A plan from what `FusilliPlan.serialize` gave; nothing is compiled.
+
+        Raises:
+            EngineError: the bytes are damaged, or for another target or version.
+        """
+        with as_engine_error("restore"):
+            return FusilliPlan(self, self._restored(payload))
+
+    # ---- for plans and the C edge
+
+    def place(self, stream: int) -> Place:
+        """Where an execution of this engine's device goes; the CPU knows no streams."""
+        return (self.device.index, stream if self.device.is_gpu else None)
+
+    def device_at(self, place: Place) -> Device:
+        """The device of a place."""
+        index, stream = place
+        return replace(self.device, index=index, stream=stream)
+
+    def built_for(self, graph: Graph, settings: Settings) -> Built:
+        """The code for a graph with overridden dims.
+
+        Raises:
+            NotSupportedError: it is not served.
+            CompileError: compiling failed.
+        """
+        support(graph, self.target).require()
+        return replace(self._compile(graph, settings), is_variant=True)
+
+    def _examine(self, data: bytes) -> _Known:
+        """What never changes about a graph: damaged, unknown, not served, or fine."""
+        try:
+            graph = import_graph(decode_graph(data), self._reading)
+        except WireError as error:
+            return _Known(None, Support.no(str(error), rule="wire"))
+        except NotSupportedError as error:
+            return _Known(None, Support.no(error.reason, node=error.node, rule=error.rule))
+        except FusilliError as error:
+            return _Known(None, Support.no(str(error), rule="graph"))
+        except RecursionError:
+            return _Known(None, Support.no("the graph is nested too deeply", rule="graph"))
+        claimed = self._claim.decide(graph, self.target, self._has_passed)
+        answer = support(graph, self.target) if claimed else claimed
+        return _Known(graph, Support(answer.ok, answer.node, answer.rule, answer.reason))
+
+    def _has_passed(self) -> bool:
+        return not self.device.is_gpu or quarantine.has_passed_selftest(self.device, self.options)
+
+    def _available(self, graph: Graph) -> Support:
+        """Whether what it takes to build is here: an engine that claims and then fails takes the graph from others."""
+        if versions.runtime_version() is None:
+            return Support.no("iree-base-runtime is not installed", rule="installation")
+        never = self.options.compile is CompileMode.NEVER
+        if never or versions.compiler_version() is None:
+            try:
+                compile_code(graph, self.target, replace(self.options, compile=CompileMode.NEVER))
+            except CompileError as error:
+                rule = "not-compiled" if never else "installation"
+                reason = str(error) if never else f"iree-base-compiler is not installed, and {error}"
+                return Support.no(reason, rule=rule)
+        if quarantine.is_quarantined(graph, self.target, self.device, self.options):
+            return Support.no("its code gave wrong results on this device and is quarantined", rule="quarantine")
+        return Support.yes()
+
+    def _graph(self, data: bytes) -> Graph:
+        """The graph in bytes that the engine serves.
+
+        Raises:
+            EngineError: it does not serve them; the status is INVALID_VALUE.
+        """
+        answer = self.support(data)
+        graph = self._graphs.get(data, lambda: self._examine(data)).graph
+        if not answer or graph is None:
+            node = f"node '{answer.node}': " if answer.node else ""
+            reason = f"the graph is not served: {node}{answer.reason} [{answer.rule}]"
+            raise EngineError(self.name, reason, Status.INVALID_VALUE)
+        return graph
+
+    def _built(self, data: bytes, config: EngineConfig) -> Built:
+        if config.engine_id != self._id:
+            raise BadParamError(f"the config is for engine {config.engine_id}, this is {self._id} ({self.name})")
+        graph = self._graph(data)
+        settings = settings_of(config, self.target)
+        built = self._builds.get((data, settings), lambda: self._compile(graph, settings))
+        if built.workspace_size > settings.workspace_limit:
+            reason = f"the plan needs {built.workspace_size} bytes of workspace, the limit is {settings.workspace_limit}"
+            raise NotSupportedError("", "workspace", reason)
+        return built
+
+    def _compile(self, graph: Graph, settings: Settings) -> Built:
+        from iree_bridge.runtime.program import load_module, workspace_size
+
+        options = replace(self.options, extra_flags=(*self.options.extra_flags, *settings.flags))
+        code = compile_code(graph, self.target, options)
+        try:
+            size = workspace_size(load_module(code.vmfb))
+        except ExecutionError:
+            if not code.from_cache or options.compile is CompileMode.NEVER:
+                raise
+            code = compile_code(graph, self.target, options, refresh=True)
+            size = workspace_size(load_module(code.vmfb))
+        return Built(graph, self.target, code, settings, size, options)
+
+    def _restored(self, payload: bytes) -> Built:
+        from iree_bridge.artifact import Artifact
+        from iree_bridge.runtime.program import load_module, workspace_size
+
+        if len(payload) > _MAX_PAYLOAD:
+            raise NotSupportedError("", "plan", f"the serialized plan has {len(payload)} bytes")
+        try:
+            artifact = Artifact.from_bytes(payload, "serialized plan")
+        except (FusilliError, ArithmeticError, LookupError, RecursionError) as error:
+            raise NotSupportedError("", "plan", str(error)) from error
+        code = artifact.codes.get(str(self.target))
+        if code is None or code.target != self.target:
+            made_for = ", ".join(f"{each.target} {each.target.features[:40]}".strip() for each in artifact.codes.values())
+            raise NotSupportedError("", "plan", f"the serialized plan is for {made_for}, this device is {self.target}")
+        if code.iree != versions.iree_version():
+            reason = f"the serialized plan was made by IREE {code.iree}, this is {versions.iree_version()}; build it again"
+            raise NotSupportedError("", "plan", reason)
+        try:
+            size = workspace_size(load_module(code.vmfb))
+        except ExecutionError as error:
+            raise NotSupportedError("", "plan", f"the serialized plan does not load: {error}") from error
+        settings = Settings(flags=_knob_flags(artifact.made_by.get("knobs", "")))
+        compiled = CompiledCode(code.vmfb, code.target, code.flags, code.key, False, code.dispatches, code.seconds)
+        options = replace(self.options, extra_flags=(*self.options.extra_flags, *settings.flags))
+        return Built(artifact.graph, self.target, compiled, settings, size, options)
+
+
+def _knob_flags(text: str) -> tuple[str, ...]:
+    """Flags that knobs can make, from bytes that anybody may have written."""
+    try:
+        flags = shlex.split(text)
+    except ValueError as error:
+        raise NotSupportedError("", "plan", f"the serialized plan has unreadable knobs: {error}") from error
+    allowed = ("--iree-opt-level=O", "--iree-dispatch-creation-enable-split-reduction=")
+    unknown: list[Any] = [flag for flag in flags if not flag.startswith(allowed)]
+    if unknown:
+        raise NotSupportedError("", "plan", f"the serialized plan has a knob of unknown meaning: {unknown[0]!r}")
+    return tuple(flags)

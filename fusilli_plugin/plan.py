@@ -1,0 +1,252 @@
+"""Plans: a compiled graph with its executables, one for each device and stream that has used it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from fusilli_plugin.abi import status_of
+from fusilli_plugin.errors import BadParamError
+from graph_api import FusilliError, Graph, TensorAttr
+from hipdnn_backend.engine import Override
+from hipdnn_backend.errors import EngineError
+from iree_bridge import Device, Executable
+
+if TYPE_CHECKING:
+    from fusilli_plugin.engine import Built, FusilliEngine
+
+__all__ = ["FusilliPlan", "as_engine_error", "specialise"]
+
+_LOG: Final = logging.getLogger(__name__)
+_MAX_CALLS: Final = 64
+_MAX_EXECUTABLES: Final = 8
+_MAX_SPECIALISED: Final = 16
+_PAIR: Final = struct.Struct("=qQ")
+
+Place = tuple[int, int | None]
+"""Number of the device and stream; the CPU has no streams."""
+
+
+@contextmanager
+def as_engine_error(where: str) -> Iterator[None]:
+    """What this project raises on purpose, as the error that the `Engine` protocol promises."""
+    try:
+        yield
+    except (FusilliError, MemoryError) as error:
+        raise EngineError(where, str(error) or type(error).__name__, status_of(error)) from error
+
+
+class FusilliPlan:
+    """A compiled graph; satisfies `hipdnn_backend.engine.Plan`. Threads may share it.
+
+    Attributes:
+        workspace_size: bytes of device memory that `execute` needs.
+        graph: what it computes.
+        specialised: how often dims were overridden by new ones, each time with a compile or a look into the cache.
+    """
+
+    def __init__(self, engine: FusilliEngine, built: Built) -> None:
+        self._engine = engine
+        self._built = built
+        self.graph = built.graph
+        self.workspace_size = built.workspace_size
+        self.specialised = 0
+        outputs, inputs = built.graph.arguments()
+        self._tensors = (*outputs, *inputs)
+        self._on_host = sum(tensor.is_pass_by_value << index for index, tensor in enumerate(self._tensors))
+        self._lock = threading.Lock()
+        self._executables: OrderedDict[Place, Executable] = OrderedDict()
+        self._calls: dict[tuple[bytes, int, Place], Callable[[], None]] = {}
+        self._variants: OrderedDict[object, FusilliPlan] = OrderedDict()
+        self._closed = False
+
+    # ---- hipdnn_backend.engine.Plan
+
+    def execute(
+        self,
+        pack: Mapping[int, int],
+        *,
+        workspace: int = 0,
+        stream: int = 0,
+        overrides: Mapping[int, Override] | None = None,
+    ) -> None:
+        """Enqueue one execution; see `hipdnn_backend.engine.Plan.execute`.
+
+        Raises:
+            EngineError: the plan is closed; a uid, an address or the workspace is missing; the device failed.
+        """
+        with as_engine_error("execute"):
+            plan = self.variant(overrides) if overrides else self
+            place = self._engine.place(stream)
+            plan._bind(pack, workspace if plan is self else plan._usable(workspace, self), place)()
+
+    def serialize(self) -> bytes:
+        """The plan as bytes: code included, so that restoring compiles nothing.
+
+        Raises:
+            EngineError: the plan is closed.
+        """
+        with as_engine_error("serialize"):
+            self._check_open()
+            return self._built.to_bytes()
+
+    def close(self) -> None:
+        """Free the code; a second call does nothing."""
+        self._closed = True
+        with self._lock:
+            self._executables.clear()
+            self._calls.clear()
+            self._variants.clear()
+
+    # ---- for the C edge
+
+    def launch(self, raw: bytes, workspace: int, place: Place) -> None:
+        """`execute` for a variant pack as hipDNN has it in memory: pairs of 64-bit uid and address.
+
+        Raises:
+            BadParamError, ExecutionError: as for `execute`.
+        """
+        call = self._calls.get((raw, workspace, place))
+        if call is None:
+            call = self._bind(dict(_PAIR.iter_unpack(raw)), workspace, place)
+            if len(self._calls) >= _MAX_CALLS:
+                self._calls.clear()
+            self._calls[raw, workspace, place] = call
+        call()
+
+    def launch_overridden(
+        self, raw: bytes, workspace: int, place: Place, overrides: Mapping[int, Override]
+    ) -> None:
+        """`launch` with other dims."""
+        plan = self.variant(overrides)
+        plan.launch(raw, workspace if plan is self else plan._usable(workspace, self), place)
+
+    def prepare(self, place: Place) -> None:
+        """Load the code where it will run, so that the first execution does not have to.
+
+        Raises:
+            ExecutionError: the device is not there, or does not load the code.
+        """
+        self._executable(place)
+
+    def forget(self, place: Place) -> None:
+        """Drop what is kept for a stream that may be destroyed now."""
+        with self._lock:
+            self._executables.pop(place, None)
+            for key in [key for key in self._calls if key[2] == place]:
+                self._calls.pop(key, None)
+            variants = list(self._variants.values())
+        for plan in variants:
+            plan.forget(place)
+
+    def variant(self, overrides: Mapping[int, Override]) -> FusilliPlan:
+        """The plan for other dims: this one if they are its own, else one compiled for them; the last 16 are kept.
+
+        Raises:
+            BadParamError: an override names no tensor.
+            GraphError, NotSupportedError, CompileError: the dims do not fit, or cannot be compiled for.
+        """
+        self._check_open()
+        key = tuple(sorted((uid, tuple(each.dims), tuple(each.strides)) for uid, each in overrides.items()))
+        with self._lock:
+            plan = self._variants.get(key)
+            if plan is not None:
+                self._variants.move_to_end(key)
+                return plan
+        if all(self._is_own(uid, dims, strides) for uid, dims, strides in key):
+            plan = self
+        else:
+            built = self._engine.built_for(specialise(self.graph, overrides), self._built.settings)
+            plan = FusilliPlan(self._engine, built)
+            self.specialised += 1
+            _LOG.info("graph '%s' is specialised for other dims, the %d. time", self.graph.name, self.specialised)
+        with self._lock:
+            self._variants[key] = plan
+            while len(self._variants) > _MAX_SPECIALISED:
+                self._variants.popitem(last=False)
+        return plan
+
+    def _is_own(self, uid: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+        tensor = _tensor(self.graph, uid)
+        return dims == tensor.dims and strides == tensor.strides
+
+    def _usable(self, workspace: int, base: FusilliPlan) -> int:
+        """The caller's workspace if it is large enough for this plan too; it was made for another one."""
+        return workspace if self.workspace_size <= base.workspace_size else 0
+
+    def _bind(self, pack: Mapping[int, int], workspace: int, place: Place) -> Callable[[], None]:
+        """What launches the plan on these addresses."""
+        self._check_open()
+        pointers = [pack.get(tensor.uid) for tensor in self._tensors]
+        for tensor, pointer in zip(self._tensors, pointers, strict=True):
+            if pointer is None:
+                raise BadParamError(
+                    f"the variant pack has no buffer for tensor {tensor.uid} '{tensor.name}'; it has {sorted(pack)[:32]}"
+                )
+            if not pointer:
+                raise BadParamError(f"the buffer of tensor {tensor.uid} '{tensor.name}' is NULL")
+        if self.workspace_size and not workspace and self._needs_callers_workspace:
+            raise BadParamError(f"the plan needs {self.workspace_size} bytes of workspace, and the pointer is NULL")
+        executable = self._executable(place)
+        return partial(executable.run_pointers, tuple(pointers), workspace, self._on_host)
+
+    @property
+    def _needs_callers_workspace(self) -> bool:
+        """A plan for overridden dims may need more than the caller was told; it keeps memory of its own then."""
+        return not self._built.is_variant
+
+    def _executable(self, place: Place) -> Executable:
+        with self._lock:
+            executable = self._executables.get(place)
+            if executable is not None:
+                self._executables.move_to_end(place)
+                return executable
+        executable = self._built.executable(self._engine.device_at(place))
+        with self._lock:
+            self._executables[place] = executable
+            while len(self._executables) > _MAX_EXECUTABLES:
+                old, _ = self._executables.popitem(last=False)
+                for key in [key for key in self._calls if key[2] == old]:
+                    self._calls.pop(key, None)
+        return executable
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BadParamError("the plan is closed")
+
+
+def specialise(graph: Graph, overrides: Mapping[int, Override]) -> Graph:
+    """The graph with other dims and strides for some tensors; those of the tensors in between follow.
+
+    Raises:
+        BadParamError: an override names no tensor, or has another number of strides than of dims.
+        GraphError: the dims do not fit the graph.
+    """
+    for uid, override in overrides.items():
+        if len(override.dims) != len(override.strides):
+            raise BadParamError(f"override of tensor {uid}: {len(override.strides)} strides, {len(override.dims)} dims")
+    other = graph.with_dims({_tensor(graph, uid): override.dims for uid, override in overrides.items()})
+    document = json.loads(other.to_json())
+    for tensor in document["tensors"]:
+        if tensor["uid"] in overrides:
+            tensor["strides"] = list(overrides[tensor["uid"]].strides)
+    return Graph.from_json(json.dumps(document))
+
+
+def _tensor(graph: Graph, uid: int) -> TensorAttr:
+    for tensor in graph.tensors:
+        if tensor.uid == uid:
+            return tensor
+    raise BadParamError(f"graph '{graph.name}' has no tensor {uid} to override")
+
+
+def place_of(device: Device) -> Place:
+    """Number and stream of a device."""
+    return device.index, device.stream

@@ -1,0 +1,132 @@
+"""What was learnt about code and devices by running: checked code, wrong code, devices that passed the self-test.
+
+Kept as small files in the compile cache's folder, which belongs to this user alone; foreign files are ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from fusilli_plugin.errors import QuarantinedError
+from graph_api import Graph
+from iree_bridge import Device, Executable, Options, Target, versions
+from iree_bridge.compiler import CompiledCode
+
+__all__ = ["has_passed_selftest", "is_quarantined", "record_selftest", "release", "verify"]
+
+_LOG: Final = logging.getLogger(__name__)
+_VERIFIED, _WRONG, _SELFTEST = "verified", "quarantine", "selftest"
+_wrong_in_this_process: Final[set[str]] = set()  # counts where the folder cannot be written too
+
+
+def device_identity(device: Device) -> str:
+    """What decides whether code runs right: chip and driver of a device."""
+    if not device.is_gpu:
+        return f"cpu {versions.iree_version()}"
+    driver = ""
+    if device.kind == "hip":
+        from iree_bridge import _hip
+
+        # the real name of the library holds the release
+        driver = os.path.basename(os.path.realpath(_hip.mapped_library() or ""))
+    return f"{device.kind} {device.arch} {driver} {versions.iree_version()}"
+
+
+def verify(graph: Graph, code: CompiledCode, executable: Executable, options: Options) -> None:
+    """Run the test vector of a graph on a device, unless this code has passed there before.
+
+    Raises:
+        QuarantinedError: the results are wrong, now or before; the engine declines the graph from now on.
+        ExecutionError: the device failed.
+    """
+    from iree_bridge.vectors import make_inputs, make_vector
+
+    identity = device_identity(executable.device)
+    name = _name(code.key, identity)
+    wrong_name = _name(_graph_key(graph, code.target), identity)
+    if wrong_name in _wrong_in_this_process or _read(options, _WRONG, wrong_name) is not None:
+        raise QuarantinedError(f"the code of graph '{graph.name}' gave wrong results on {executable.device} before")
+    if _read(options, _VERIFIED, name) is not None:
+        return
+    vector = make_vector(graph, 0)
+    if isinstance(vector, str):
+        _LOG.warning("graph '%s' is not verified on %s: %s", graph.name, executable.device, vector)
+        return
+    outputs = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
+    executable.run({**make_inputs(graph, vector.seed), **outputs})  # arrays in host memory are waited for
+    wrong = [str(each) for each in vector.check(graph, {t.uid: array for t, array in outputs.items()}) if not each.ok]
+    if not wrong:
+        _write(options, _VERIFIED, name, {"graph": graph.name, "device": identity})
+        return
+    facts = {"graph": graph.name, "device": identity, "wrong": wrong, "code": code.key}
+    _write(options, _WRONG, wrong_name, facts)
+    _wrong_in_this_process.add(wrong_name)
+    _LOG.error("graph '%s' gives wrong results on %s and is quarantined: %s", graph.name, executable.device, wrong[0])
+    raise QuarantinedError(f"graph '{graph.name}' gives wrong results on {executable.device}: {wrong[0]}")
+
+
+def is_quarantined(graph: Graph, target: Target, device: Device, options: Options) -> bool:
+    """Whether the code of a graph was found to be wrong on a device with this driver."""
+    if not _wrong_in_this_process and not (options.cache_dir / _WRONG).is_dir():
+        return False
+    name = _name(_graph_key(graph, target), device_identity(device))
+    return name in _wrong_in_this_process or _read(options, _WRONG, name) is not None
+
+
+def release(options: Options) -> int:
+    """Forget all quarantines; returns how many there were."""
+    _wrong_in_this_process.clear()
+    found = list((options.cache_dir / _WRONG).glob("*.json"))
+    for path in found:
+        path.unlink(missing_ok=True)
+    return len(found)
+
+
+def record_selftest(device: Device, options: Options) -> None:
+    """Remember that a device has passed the self-test with this driver and this version of the compiler."""
+    _write(options, _SELFTEST, _name(device_identity(device)), {"device": device_identity(device)})
+
+
+def has_passed_selftest(device: Device, options: Options) -> bool:
+    """Whether `record_selftest` was called for the device, its driver and this version of the compiler."""
+    return _read(options, _SELFTEST, _name(device_identity(device))) is not None
+
+
+def _graph_key(graph: Graph, target: Target) -> str:
+    return f"{graph.canonical_json()}\0{target}\0{versions.emitter_version()}"
+
+
+def _name(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest() + ".json"
+
+
+def _read(options: Options, kind: str, name: str) -> dict[str, Any] | None:
+    path = options.cache_dir / kind / name
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            return None
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _write(options: Options, kind: str, name: str, facts: dict[str, Any]) -> None:
+    folder = options.cache_dir / kind
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = Path(folder, f".{name}.{os.getpid()}.{time.monotonic_ns()}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8") as file:
+            json.dump(facts, file)
+        os.replace(temporary, folder / name)
+    except OSError as error:
+        _LOG.info("what was learnt is not kept in %s: %s", folder, error)

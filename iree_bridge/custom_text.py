@@ -1,0 +1,184 @@
+"""The text of a custom operation: filling in its template, and checking it before it reaches a compiler.
+
+The text comes from outside. What passes here is one function of known operations on plain numbers: no string but
+iterator kinds and the argument of ``torch.constant.str``, no symbol but its own name, no attribute or type of another dialect, no loop. So it
+cannot name a file, a library or another function, and it ends. It is read by a small tokenizer, without MLIR.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from graph_api.ops.custom_op import CustomOpNode
+from iree_bridge.types import ELEMENT, value_tensor
+
+__all__ = ["CustomTextError", "checked_text", "fill_template"]
+
+_PLACEHOLDER = re.compile(r"\{(FUNC_NAME|(?:IN|OUT)\d+_(?:TYPE|DTYPE|DIM\d+))\}")
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|//[^\n]*)
+      | (?P<string>"[^"\\\n]*")
+      | (?P<value>%[\w$.]+(?:[:\#]\d+)?)
+      | (?P<symbol>@[\w$.-]+)
+      | (?P<block>\^[A-Za-z_]\w*)
+      | (?P<type>![A-Za-z_][\w.]*)
+      | (?P<attribute>\#[A-Za-z_][\w.]*)
+      | (?P<shape>(?:\d+x)+[A-Za-z]\w*)
+      | (?P<number>-?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?))
+      | (?P<word>[A-Za-z_][\w.$]*)
+      | (?P<mark>->|==|[()\[\]{}<>,:=+*-])""",
+    re.VERBOSE | re.ASCII,
+)
+_DEPTH = 32
+_ITERATORS = ('"parallel"', '"reduction"')
+_STRING = re.compile(r'"[A-Za-z0-9_]{0,32}"', re.ASCII)
+
+_OPERATIONS = re.compile(
+    r"func\.return|return"
+    r"|torch\.(?:aten|prims|constant)\.[\w.]+|torch\.prim\.(?:ListConstruct|NumToTensor\.Scalar)|torch\.vtensor\.literal"
+    r"|torch\.tensor_static_info_cast|torch_c\.(?:to|from)_builtin_tensor"
+    r"|(?:arith|math|linalg|tensor|iree_linalg_ext)\.\w+",
+    re.ASCII,
+)
+_REFUSED_OPERATIONS = frozenset({"torch.constant.device"})
+_TYPES = re.compile(r"!torch\.(?:vtensor|int|float|bool|none|str|list|number)", re.ASCII)
+_ATTRIBUTES = re.compile(r"#(?:arith\.(?:fastmath|overflow)|linalg\.iterator_type)", re.ASCII)
+_ELEMENTS = r"bf16|f16|f32|f64|f8E\w+|[su]?i\d{1,2}|index"
+_SHAPE = re.compile(rf"(?:\d+x)+(?:{_ELEMENTS})", re.ASCII)
+_WORDS = re.compile(
+    rf"(?:{_ELEMENTS}|[a-z]{{1,2}}\d{{0,2}}"
+    r"|tensor|list|vtensor|int|float|bool|none|str|number"
+    r"|true|false|dense|array|affine_map|indexing_maps|iterator_types|parallel|reduction|value"
+    r"|ins|outs|into|output_shape|permutation|dimensions|dimension|dim|low|high|nofold|unique|axis"
+    r"|ceildiv|floordiv|mod|symbol"
+    r"|eq|ne|[su](?:lt|le|gt|ge)|[ou](?:eq|ne|lt|le|gt|ge)|ord|uno|one|une"
+    r"|fastmath|overflow|contract|reassoc|nnan|ninf|nsz|arcp|afn|fast|nsw|nuw)",
+    re.ASCII,
+)
+
+
+class CustomTextError(Exception):
+    """Why a text is refused: a short rule and a reason with the place."""
+
+    def __init__(self, rule: str, reason: str) -> None:
+        self.rule = rule
+        super().__init__(reason)
+
+
+def fill_template(node: CustomOpNode, name: str) -> str:
+    """The node's template with its placeholders replaced; the function is called ``name``.
+
+    Raises:
+        CustomTextError: a placeholder of a tensor or a dim that the node does not have.
+    """
+    known = {"FUNC_NAME": name}
+    for side, tensors in (("IN", node.inputs), ("OUT", node.outputs)):
+        for index, tensor in enumerate(tensors.values()):
+            prefix = f"{side}{index}_"
+            known[prefix + "TYPE"] = value_tensor(tensor.dims, tensor.data_type)
+            known[prefix + "DTYPE"] = ELEMENT[tensor.data_type]
+            known |= {f"{prefix}DIM{axis}": str(size) for axis, size in enumerate(tensor.dims)}
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in known:
+            raise CustomTextError("placeholder", f"{match[0]} names nothing that the operation has")
+        return known[match[1]]
+
+    return _PLACEHOLDER.sub(value, node.attributes.data)
+
+
+def checked_text(node: CustomOpNode, name: str) -> str:
+    """The filled-in text of the node, which is one function of the right signature and of allowed words only.
+
+    Raises:
+        CustomTextError: something else.
+    """
+    if "@{FUNC_NAME}" not in node.attributes.data:
+        raise CustomTextError("signature", "the template must define 'func.func private @{FUNC_NAME}'")
+    text = fill_template(node, name)
+    tokens = _tokens(text)
+    body = _signature(node, name, [token for _, token in tokens])
+    _check_nesting([token for _, token in tokens], body)
+    for (before, (kind, token)) in zip(["", *(token for _, token in tokens[body:])], tokens[body:], strict=False):
+        _check_token(kind, token, before)
+    return text
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    """(kind, text) of each token."""
+    tokens: list[tuple[str, str]] = []
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            line = text.count("\n", 0, position) + 1
+            raise CustomTextError("syntax", f"line {line}: {text[position : position + 20]!r} is not allowed here")
+        if match.lastgroup != "space":
+            tokens.append((match.lastgroup or "", match[0]))
+        position = match.end()
+    return tokens
+
+
+def _signature(node: CustomOpNode, name: str, tokens: Sequence[str]) -> int:
+    """Checks what stands before the body; returns where the body begins."""
+    wanted = ["func.func", "private", f"@{name}", "("]
+    position = len(wanted)
+    if list(tokens[:position]) != wanted:
+        raise CustomTextError("signature", f"the text must begin with 'func.func private @{{FUNC_NAME}}(', not {' '.join(tokens[:4])!r}")
+    for index, tensor in enumerate(node.inputs.values()):
+        kind = value_tensor(tensor.dims, tensor.data_type)
+        argument = [*([","] if index else []), "%", ":", *(token for _, token in _tokens(kind))]
+        found = list(tokens[position : position + len(argument)])
+        shown = [token[:1] if token.startswith("%") else token for token in found]
+        if shown != argument:
+            raise CustomTextError("signature", f"argument {index} must be '%name: {kind}', got {' '.join(found)!r}")
+        position += len(argument)
+    results = [value_tensor(tensor.dims, tensor.data_type) for tensor in node.outputs.values()]
+    listed = ", ".join(results)
+    forms = [f") -> ({listed}) {{", *([f") -> {listed} {{"] if len(results) == 1 else [])]
+    for form in forms:
+        ending = [token for _, token in _tokens(form)]
+        if list(tokens[position : position + len(ending)]) == ending:
+            return position + len(ending) - 1
+    raise CustomTextError("signature", f"the arguments must end in '{forms[-1]}', got {' '.join(tokens[position : position + 12])!r}")
+
+
+_PAIRS = {")": "(", "]": "[", "}": "{"}
+
+
+def _check_nesting(tokens: Sequence[str], body: int) -> None:
+    """The brace at ``body`` must close at the very end."""
+    open_marks: list[str] = []
+    for position, token in enumerate(tokens[body:], body):
+        if token in _PAIRS.values():
+            open_marks.append(token)
+        elif token in _PAIRS and (not open_marks or open_marks.pop() != _PAIRS[token]):
+            raise CustomTextError("syntax", f"'{token}' closes nothing")
+        if len(open_marks) > _DEPTH:
+            raise CustomTextError("syntax", f"brackets are nested more than {_DEPTH} deep")
+        if not open_marks and position != len(tokens) - 1:
+            raise CustomTextError("signature", f"one function is allowed; {tokens[position + 1]!r} follows it")
+    if open_marks:
+        raise CustomTextError("syntax", f"'{open_marks[-1]}' is not closed")
+
+
+def _check_token(kind: str, token: str, before: str) -> None:
+    if kind == "string" and token not in _ITERATORS and not (before == "torch.constant.str" and _STRING.fullmatch(token)):
+        raise CustomTextError("attribute", f"string {token[:40]} is refused; only torch.constant.str takes one, a short word")
+    if kind == "symbol":
+        raise CustomTextError("attribute", f"symbol {token[:40]} is refused; the function may name no other")
+    if kind == "type" and not _TYPES.fullmatch(token):
+        raise CustomTextError("dialect", f"type {token} is refused; allowed are static torch types and builtin tensors")
+    if kind == "attribute" and not _ATTRIBUTES.fullmatch(token):
+        raise CustomTextError("attribute", f"attribute {token} is refused; allowed are those of arith and linalg")
+    if kind == "shape" and not _SHAPE.fullmatch(token):
+        raise CustomTextError("dialect", f"shape {token[:40]} has no known element type")
+    if kind == "word" and "." in token and (not _OPERATIONS.fullmatch(token) or token in _REFUSED_OPERATIONS):
+        raise CustomTextError(
+            "dialect",
+            f"operation {token} is refused; allowed are torch.aten, torch.prims, torch.constant, arith, math, linalg, tensor "
+            "and iree_linalg_ext",
+        )
+    if kind == "word" and "." not in token and not (_WORDS.fullmatch(token) or token == "return"):
+        raise CustomTextError("attribute", f"word {token[:40]!r} is refused: it is no type and no known attribute")

@@ -1,0 +1,101 @@
+"""Emission of normalisations: written out as reductions and arithmetic in the compute type, which the compiler fuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graph_api import TensorAttr
+from graph_api.ops.norm import (
+    BatchnormInferenceNode,
+    BatchnormInferenceVarianceNode,
+    BatchnormNode,
+    LayernormNode,
+    RmsnormNode,
+)
+from iree_bridge.emit.pointwise import Elementwise
+from iree_bridge.emit.reduction import mean
+from iree_bridge.emitter import Emitter, Value, rule
+
+__all__ = ["batchnorm", "batchnorm_inference", "batchnorm_inference_variance", "layernorm", "rmsnorm"]
+
+
+@rule("batchnorm_inference")
+def batchnorm_inference(e: Emitter, node: BatchnormInferenceNode) -> None:
+    """(x - mean) * inv_variance * scale + bias."""
+    t = Elementwise(e, node.compute)
+    x, center, inverse, scale, bias = (e.read(node.inputs[port], node.compute) for port in node.input_ports)
+    e.write(node, "y", _affine(t, t.sub(x, center), inverse, scale, bias))
+
+
+@rule("batchnorm_inference_variance_ext")
+def batchnorm_inference_variance(e: Emitter, node: BatchnormInferenceVarianceNode) -> None:
+    """(x - mean) * rsqrt(variance + epsilon) * scale + bias."""
+    t = Elementwise(e, node.compute)
+    x, center, variance, scale, bias = (e.read(node.inputs[port], node.compute) for port in node.input_ports[:5])
+    inverse = _inverse_root(t, variance, _number(t, node.inputs["epsilon"], variance))
+    e.write(node, "y", _affine(t, t.sub(x, center), inverse, scale, bias))
+
+
+@rule("batchnorm")
+def batchnorm(e: Emitter, node: BatchnormNode) -> None:
+    """Statistics of x in two passes, then as in inference; running statistics where they are wanted."""
+    t = Elementwise(e, node.compute)
+    x, scale, bias = (e.read(node.inputs[port], node.compute) for port in ("x", "scale", "bias"))
+    center, difference, variance = _moments(t, x, node.axes)
+    inverse = _inverse_root(t, variance, _number(t, node.inputs["epsilon"], variance))
+    results = {"y": _affine(t, difference, inverse, scale, bias), "mean": center, "inv_variance": inverse}
+    for port, value in results.items():
+        if port in node.outputs:
+            e.write(node, port, value)
+    for what, new in (("mean", center), ("variance", t.scale(variance, node.correction))):
+        if f"next_running_{what}" in node.outputs:
+            old = e.read(node.inputs[f"prev_running_{what}"], node.compute)
+            momentum = _number(t, node.inputs["momentum"], old)
+            rest = t.call("rsub.Scalar", momentum, 1.0, 1)
+            e.write(node, f"next_running_{what}", t.add(t.mul(rest, old), t.mul(momentum, new)))
+
+
+@rule("layernorm")
+def layernorm(e: Emitter, node: LayernormNode) -> None:
+    """Statistics of the trailing dims in two passes, then (x - mean) * inv_variance * scale + bias."""
+    t = Elementwise(e, node.compute)
+    x, scale, bias = (e.read(node.inputs[port], node.compute) for port in ("x", "scale", "bias"))
+    center, difference, variance = _moments(t, x, node.axes)
+    inverse = _inverse_root(t, variance, _number(t, node.inputs["epsilon"], variance))
+    results = {"y": _affine(t, difference, inverse, scale, bias), "mean": center, "inv_variance": inverse}
+    for port in node.outputs:
+        e.write(node, port, results[port])
+
+
+@rule("rmsnorm")
+def rmsnorm(e: Emitter, node: RmsnormNode) -> None:
+    """x * rsqrt(mean of x^2 + epsilon) * scale (+ bias); in the compute type, so that squares of f16 stay finite."""
+    t = Elementwise(e, node.compute)
+    x, scale = (e.read(node.inputs[port], node.compute) for port in ("x", "scale"))
+    square = mean(e, t.mul(x, x), node.axes)
+    inverse = _inverse_root(t, square, _number(t, node.inputs["epsilon"], square))
+    bias = e.read(node.inputs["bias"], node.compute) if "bias" in node.inputs else None
+    e.write(node, "y", _affine(t, x, inverse, scale, bias))
+    if "inv_rms" in node.outputs:
+        e.write(node, "inv_rms", inverse)
+
+
+def _moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
+    """Mean, difference from it, and biased variance: of a constant row the last two are exactly 0 where the sum is exact."""
+    center = mean(t.e, x, axes)
+    difference = t.sub(x, center)
+    return center, difference, mean(t.e, t.mul(difference, difference), axes)
+
+
+def _inverse_root(t: Elementwise, value: Value, epsilon: Value) -> Value:
+    return t.unary("rsqrt", t.add(value, epsilon))
+
+
+def _affine(t: Elementwise, x: Value, inverse: Value, scale: Value, bias: Value | None) -> Value:
+    y = t.mul(t.mul(x, inverse), scale)
+    return y if bias is None else t.add(y, bias)
+
+
+def _number(t: Elementwise, tensor: TensorAttr, like: Value) -> Value:
+    """A tensor of one element with as many dims as ``like``."""
+    return t.e.reshape(t.e.read(tensor, t.dtype), (1,) * len(like.dims))

@@ -1,0 +1,254 @@
+"""Emission of pooling: one ``linalg.generic`` over the tensor as it lies in memory, in any rank and layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graph_api import DataType, PaddingMode
+from graph_api.ops.resample import ResampleAttributes, ResampleFwdNode
+from iree_bridge.emit._linalg import Code, Operand, element_type, generic
+from iree_bridge.emit.conv import cropped
+from iree_bridge.emitter import Emitter, Value, rule
+from iree_bridge.types import builtin_tensor
+
+__all__ = ["resample_fwd"]
+
+_NOWHERE = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """One pooling.
+
+    Attributes:
+        attributes: of the node.
+        order: the dims of x in memory order; the functions below work on tensors of this order.
+        size: dims of x.
+        x: padded x, in memory order.
+        out: dims of y, in memory order.
+        compute: type of the arithmetic.
+    """
+
+    attributes: ResampleAttributes
+    order: tuple[int, ...]
+    size: tuple[int, ...]
+    x: Value
+    out: tuple[int, ...]
+    compute: DataType
+
+    @property
+    def loops(self) -> list[str]:
+        return ["parallel"] * len(self.order) + ["reduction"] * len(self.attributes.window)
+
+    @property
+    def parallel(self) -> list[str]:
+        return [f"d{i}" for i in range(len(self.order))]
+
+    def loop(self, spatial: int) -> int:
+        """The loop over the output along a spatial dim."""
+        return self.order.index(spatial + 2)
+
+    def sources(self) -> list[Operand]:
+        """x as the windows meet it, and a tensor that gives the reduction loops their extent."""
+        rank = len(self.order)
+        index = [f"d{i}" for i in range(rank)]
+        for spatial, stride in enumerate(self.attributes.stride):
+            index[self.loop(spatial)] = f"d{self.loop(spatial)} * {stride} + d{rank + spatial}"
+        window = [f"d{rank + i}" for i in range(len(self.attributes.window))]
+        return [
+            Operand("%x", builtin_tensor(self.x.dims, self.x.dtype), index),
+            Operand("%window", builtin_tensor(self.attributes.window, DataType.INT8), window),
+        ]
+
+    def widen(self, code: Code) -> str:
+        """The element %i0 of x in the compute type."""
+        source, target = element_type(self.x.dtype), element_type(self.compute)
+        if source == target:
+            return "%i0"
+        kind = "extf" if self.compute.is_float else "extui" if self.x.dtype is DataType.UINT8 else "extsi"
+        return code.line(f"arith.{kind} %i0 : {source} to {target}")
+
+
+@rule("resample_fwd")
+def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
+    """Pads x in its own type, then reduces in the compute type; the index is searched for once the maximum is known."""
+    a, x = node.attributes, node.inputs["x"]
+    value = e.read(x)
+    if value.dtype.is_float != node.compute.is_float or value.dtype.itemsize > node.compute.itemsize:
+        value = e.cast(value, node.compute)
+    order = x.physical.order
+    y_dims = node.outputs["y"].dims
+    pool = _Pool(
+        attributes=a,
+        order=order,
+        size=x.dims,
+        x=_padded(e, a, order, value, y_dims),
+        out=tuple(y_dims[axis] for axis in order),
+        compute=node.compute,
+    )
+    back = [order.index(axis) for axis in range(len(order))]
+    y = e.call(_pool_function(pool), [pool.x], pool.out, node.compute)
+    e.write(node, "y", e.permute(y, back))
+    if "index" in node.outputs:
+        index = e.call(_index_function(pool), [pool.x, y], pool.out, DataType.INT32)
+        e.write(node, "index", e.permute(index, back))
+
+
+def _padded(e: Emitter, a: ResampleAttributes, order: Sequence[int], x: Value, y_dims: Sequence[int]) -> Value:
+    """x in memory order, with exactly what the windows meet."""
+    around = [(0, 0), (0, 0)]
+    for i, pre in enumerate(a.pre_padding):
+        around.append((pre, a.stride[i] * (y_dims[i + 2] - 1) + a.window[i] - x.dims[i + 2] - pre))
+    value = e.permute(x, order)
+    value, left = cropped(e, value, [around[axis] for axis in order], _outside(a, x.dtype))
+    return e.pad(value, left, _outside(a, x.dtype))
+
+
+def _outside(a: ResampleAttributes, dtype: DataType) -> float:
+    """What the padding holds."""
+    return _least(dtype) if a.is_max and a.padding_mode is PaddingMode.NEG_INF_PAD else 0.0
+
+
+def _least(dtype: DataType) -> float:
+    return float("-inf") if dtype.is_float else int(np.iinfo(dtype.numpy).min)
+
+
+def _literal(value: float, dtype: DataType) -> str:
+    if not dtype.is_float:
+        return str(int(value))
+    return f"0x{int.from_bytes(np.asarray(value, dtype.numpy).tobytes(), 'little'):0{2 * dtype.itemsize}X}"
+
+
+def _start(pool: _Pool, name: str, first: str, dtype: DataType) -> list[str]:
+    """Makes %window, and the tensor %NAME that is filled with ``first``."""
+    out, element = builtin_tensor(pool.out, dtype), element_type(dtype)
+    return [
+        f"  %window = tensor.empty() : {builtin_tensor(pool.attributes.window, DataType.INT8)}",
+        f"  %first = arith.constant {first} : {element}",
+        f"  %empty = tensor.empty() : {out}",
+        f"  %{name} = linalg.fill ins(%first : {element}) outs(%empty : {out}) -> {out}",
+    ]
+
+
+def _pool_function(pool: _Pool) -> str:
+    """From x to y, both in memory order."""
+    a, kind = pool.attributes, element_type(pool.compute)
+    out = builtin_tensor(pool.out, pool.compute)
+    code = Code()
+    operation = {(True, True): "maximumf", (True, False): "maxsi", (False, True): "addf", (False, False): "addi"}
+    value = code.op(operation[a.is_max, pool.compute.is_float], "%o", pool.widen(code), kind)
+    first = _literal(_least(pool.compute) if a.is_max else 0, pool.compute)
+    result = Operand("%begun", out, pool.parallel)
+    lines = [
+        f"func.func private @pool(%x: {builtin_tensor(pool.x.dims, pool.x.dtype)}) -> {out} {{",
+        *_start(pool, "begun", first, pool.compute),
+        *generic("%total", pool.sources(), result, pool.loops, code.lines, value),
+        *([] if a.is_max else _division(pool)),
+        f"  return {'%total' if a.is_max else '%average'} : {out}",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def _division(pool: _Pool) -> list[str]:
+    """%average: %total by the number of elements that count."""
+    out, kind = builtin_tensor(pool.out, pool.compute), element_type(pool.compute)
+    ins = [Operand("%total", out, pool.parallel)]
+    code, lines, volume, factors = Code(), [], 1, []
+    for spatial, size in enumerate(pool.size[2:]):
+        counts = pool.attributes.counts(spatial, size)
+        if len(set(counts)) == 1:
+            volume *= counts[0]
+            continue
+        kind_of_counts = builtin_tensor((len(counts),), pool.compute)
+        text = ", ".join(_literal(count, pool.compute) for count in counts)
+        lines.append(f"  %counts{spatial} = arith.constant dense<[{text}]> : {kind_of_counts}")
+        factors.append(f"%i{len(ins)}")
+        ins.append(Operand(f"%counts{spatial}", kind_of_counts, [f"d{pool.loop(spatial)}"]))
+    suffix = "f" if pool.compute.is_float else "i"
+    divisor = code.line(f"arith.constant {_literal(volume, pool.compute)} : {kind}")
+    for factor in factors:
+        divisor = code.op(f"mul{suffix}", divisor, factor, kind)
+    value = code.op("divf" if pool.compute.is_float else "divsi", "%i0", divisor, kind)
+    loops = ["parallel"] * len(pool.order)
+    return [*lines, *generic("%average", ins, Operand("%empty", out, pool.parallel), loops, code.lines, value)]
+
+
+def _index_function(pool: _Pool) -> str:
+    """From x and y to the spatial position of the first element of each window that equals y, or -1."""
+    y, index = builtin_tensor(pool.out, pool.compute), builtin_tensor(pool.out, DataType.INT32)
+    maximum, begun = Operand("%y", y, pool.parallel), Operand("%begun", index, pool.parallel)
+    x, window = pool.sources()
+    code = Code()
+    element = pool.widen(code)
+    equal = "cmpf oeq" if pool.compute.is_float else "cmpi eq"
+    hit = code.line(f"arith.{equal}, {element}, %i1 : {element_type(pool.compute)}")
+    place = _padded_position(pool, code)
+    if pool.attributes.padding_mode is PaddingMode.NEG_INF_PAD:
+        inside, _ = _image_position(pool, code, place)
+        hit = code.line(f"arith.andi {hit}, {inside} : i1")
+    number = code.line(f"arith.index_cast {place} : index to i32")
+    best = code.line(f"arith.select {hit}, {number}, {code.constant(_NOWHERE, 'i32')} : i32")
+    value = code.op("minsi", "%o", best, "i32")
+    lines = [
+        f"func.func private @index(%x: {builtin_tensor(pool.x.dims, pool.x.dtype)}, %y: {y}) -> {index} {{",
+        *_start(pool, "begun", str(_NOWHERE), DataType.INT32),
+        *generic("%place", [x, maximum, window], begun, pool.loops, code.lines, value),
+        *_decoding(pool, Operand("%place", index, pool.parallel), maximum),
+        f"  return %index : {index}",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def _decoding(pool: _Pool, place: Operand, maximum: Operand) -> list[str]:
+    """%index: %place, a position in padded x, as one in x, or -1."""
+    code = Code()
+    padded = code.line("arith.index_cast %i0 : i32 to index")
+    inside, position = _image_position(pool, code, padded)
+    valid = code.line(f"arith.cmpi ne, %i0, {code.constant(_NOWHERE, 'i32')} : i32")
+    valid = code.line(f"arith.andi {inside}, {valid} : i1")
+    if pool.compute.is_float:
+        kind = element_type(pool.compute)
+        least = code.line(f"arith.constant {_literal(_least(pool.compute), pool.compute)} : {kind}")
+        real = code.line(f"arith.cmpf ogt, %i1, {least} : {kind}")
+        valid = code.line(f"arith.andi {valid}, {real} : i1")
+    number = code.line(f"arith.index_cast {position} : index to i32")
+    value = code.line(f"arith.select {valid}, {number}, {code.constant(-1, 'i32')} : i32")
+    out = Operand("%empty", place.type, pool.parallel)
+    return generic("%index", [place, maximum], out, ["parallel"] * len(pool.order), code.lines, value)
+
+
+def _extents(pool: _Pool) -> list[int]:
+    """Spatial sizes of padded x."""
+    return [pool.x.dims[pool.loop(spatial)] for spatial in range(len(pool.attributes.window))]
+
+
+def _padded_position(pool: _Pool, code: Code) -> str:
+    """The row-major spatial position in padded x that the loops stand at."""
+    place = code.constant(0)
+    for spatial, extent in enumerate(_extents(pool)):
+        start = code.scale(code.loop(pool.loop(spatial)), pool.attributes.stride[spatial])
+        row = code.op("addi", start, code.loop(len(pool.order) + spatial))
+        place = code.op("addi", code.scale(place, extent), row)
+    return place
+
+
+def _image_position(pool: _Pool, code: Code, place: str) -> tuple[str, str]:
+    """Whether a position in padded x lies in x, and which position in x that is."""
+    rows: list[str] = []
+    for extent in reversed(_extents(pool)):
+        rows.insert(0, code.op("remsi", place, code.constant(extent)))
+        place = code.op("divsi", place, code.constant(extent))
+    inside, position = code.line("arith.constant true"), code.constant(0)
+    for spatial, row in enumerate(rows):
+        size = pool.size[spatial + 2]
+        row = code.op("subi", row, code.constant(pool.attributes.pre_padding[spatial]))
+        for condition in (f"sge, {row}, {code.constant(0)}", f"slt, {row}, {code.constant(size)}"):
+            holds = code.line(f"arith.cmpi {condition} : index")
+            inside = code.line(f"arith.andi {inside}, {holds} : i1")
+        position = code.op("addi", code.scale(position, size), row)
+    return inside, position

@@ -1,0 +1,31 @@
+"""What targets serve of custom operations."""
+
+from __future__ import annotations
+
+from graph_api.ops.custom_op import CustomOpNode
+from iree_bridge.custom_text import CustomTextError, checked_text
+from iree_bridge.support.rules import Decline, support_rule
+from iree_bridge.target import Target
+from iree_bridge.types import ELEMENT
+
+__all__ = ["PREFIX", "custom_op"]
+
+PREFIX = "fusilli."
+
+
+@support_rule("custom_op")
+def custom_op(node: CustomOpNode, target: Target) -> None:
+    """Those of the compiler's own convention, whose text passes the check.
+
+    The one case in which a compile may fail after a yes: whether the operations fit together only the compiler knows.
+    """
+    identity = node.attributes.custom_op_id
+    if not identity.startswith(PREFIX):
+        raise Decline("custom_op_id", f"custom_op_id {identity!r:.80} belongs to another engine; ours begin with {PREFIX!r}")
+    for tensor in (*node.inputs.values(), *node.outputs.values()):
+        if tensor.data_type not in ELEMENT:
+            raise Decline("dtype", f"tensor '{tensor.name}' is {tensor.data_type.name}, which the torch dialect has no type for")
+    try:
+        checked_text(node, "custom")
+    except CustomTextError as error:
+        raise Decline(error.rule, f"custom operation {identity!r:.80}: {error}") from error

@@ -1,0 +1,335 @@
+"""Attention: heads, sizes, dtypes, layouts, masks, windows, lengths, statistics; rows of real models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from graph_api import AttentionImplementation, DataType, DiagonalAlignment, Graph
+from tests.cases import OpCase, Pack
+
+D = DataType
+_SHORT = {D.HALF: "f16", D.BFLOAT16: "bf16", D.FLOAT: "f32", D.DOUBLE: "f64"}
+_ALL = ("llvm-cpu", "rocm", "cuda")
+Dims = tuple[int, ...]
+
+
+def _strides(dims: Dims, layout: str) -> Dims | None:
+    """Strides of [B, H, S, D]: BHSD and BSHD packed; QKV: a third of one packed buffer; PADDED: rows with a gap."""
+    b, h, s, d = dims
+    return {
+        "BHSD": None,
+        "BSHD": (s * h * d, d, h * d, 1),
+        "QKV": (3 * s * h * d, d, 3 * h * d, 1),
+        "PADDED": (h * s * 2 * d, s * 2 * d, 2 * d, 1),
+        "SHARED": (0, s * d, d, 1),
+        "DS": (h * s * d, s * d, 1, s),
+    }[layout]
+
+
+def _graph(
+    q: Dims,
+    k: Dims,
+    v: Dims,
+    dtype: DataType = D.FLOAT,
+    *,
+    layout: str = "BHSD",
+    v_dtype: DataType | None = None,
+    bias: Dims | None = None,
+    bias_dtype: DataType | None = None,
+    lengths: DataType | None = None,
+    scale: DataType | float | None = None,
+    sink: bool = False,
+    parts: bool = False,
+    out_dtype: DataType | None = None,
+    out_layout: str | None = None,
+    extra: Callable[[Graph, Any], Any] | None = None,
+    **options: Any,
+) -> Graph:
+    g = Graph("sdpa", io_data_type=dtype)
+    tensors = [
+        g.tensor(name, dim=dims, stride=_strides(dims, layout), data_type=kind)
+        for name, dims, kind in (("q", q, dtype), ("k", k, dtype), ("v", v, v_dtype or dtype))
+    ]
+    if bias is not None:
+        options["bias"] = g.tensor("bias", dim=bias, data_type=bias_dtype)
+    if lengths is not None:
+        options["padding_mask"] = True
+        for name in ("seq_len_q", "seq_len_kv"):
+            options[name] = g.tensor(name, dim=(q[0], 1, 1, 1), data_type=lengths)
+    if scale is not None:
+        options["attn_scale"] = g.tensor("scale", dim=(1,), data_type=scale) if isinstance(scale, DataType) else scale
+    if sink:
+        options["sink_token"] = g.tensor("sink", dim=(1, q[1], 1, 1), data_type=D.FLOAT)
+    if parts:
+        for name in ("logit_max", "score_sum_exp"):
+            options[name] = g.tensor(name, dim=(*q[:3], 1), data_type=D.FLOAT)
+            options[name].set_output()
+    if extra is not None:
+        options |= extra(g, tensors)
+    o, stats = g.sdpa(*tensors, **options)
+    o.set_name("o").set_output()
+    if out_dtype is not None:
+        o.set_data_type(out_dtype)
+    if out_layout is not None:
+        o.set_stride(_strides((*q[:3], v[3]), out_layout) or ())
+    if stats is not None:
+        stats.set_output()
+    return g
+
+
+def _sizes(sizes: Sequence[int]) -> tuple[Dims, Dims, Dims]:
+    b, h, hk, hv, sq, skv, d, dv = sizes
+    return (b, h, sq, d), (b, hk, skv, d), (b, hv, skv, dv)
+
+
+def _case(name: str, sizes: Sequence[int], dtype: DataType = D.FLOAT, **options: Any) -> OpCase:
+    """``sizes``: B, H, Hk, Hv, Sq, Skv, D, Dv."""
+    q, k, v = _sizes(sizes)
+    own = {key: options.pop(key) for key in ("inputs", "fast", "declined", "note") if key in options}
+    return OpCase(
+        name=name, build=lambda: _graph(q, k, v, dtype, **options), dims={"o": (*q[:3], v[3])},
+        **own,
+    )  # fmt: skip
+
+
+# ---- inputs --------------------------------------------------------------------------------------------------------
+
+
+def _dead_rows(graph: Graph) -> Pack:
+    """A mask with a row of -inf, a row that sees one key, and a key that no row sees."""
+    pack = graph.random_inputs(seed=5)
+    mask = pack[graph.find("bias")]
+    mask[..., -1] = -np.inf
+    if mask.ndim > 1 and mask.shape[-2] > 3:
+        mask[..., 2, :] = -np.inf
+        mask[..., 3, 1:] = -np.inf
+    return pack
+
+
+def _least_mask(graph: Graph) -> Pack:
+    """The habit of masking with the least finite number: a row of nothing else is the mean of all values."""
+    pack = graph.random_inputs(seed=6)
+    mask = pack[graph.find("bias")]
+    least = ml_dtypes.finfo(mask.dtype).min
+    mask[2, :] = least
+    mask[3, 1:] = least
+    mask[4, :] = -np.inf
+    return pack
+
+
+def _lengths(queries: Sequence[int], keys: Sequence[int]) -> Callable[[Graph], Pack]:
+    """Lengths, and NaN behind them, which must never be seen."""
+
+    def inputs(graph: Graph) -> Pack:
+        pack = graph.random_inputs(seed=7)
+        for name, sizes in (("seq_len_q", queries), ("seq_len_kv", keys)):
+            pack[graph.find(name)][:, 0, 0, 0] = sizes
+        for name, sizes in (("q", queries), ("k", keys), ("v", keys)):
+            for b, size in enumerate(sizes):
+                pack[graph.find(name)][b, :, size:] = np.nan
+        return pack
+
+    return inputs
+
+
+def _large_scores(graph: Graph) -> Pack:
+    """Scores of some hundreds: an exponential without the maximum subtracted overflows."""
+    pack = graph.random_inputs(seed=8)
+    for name in ("q", "k"):
+        pack[graph.find(name)][...] *= pack[graph.find(name)].dtype.type(8)
+    return pack
+
+
+def _one_hot(graph: Graph) -> Pack:
+    """Query i finds key i, values count upwards: each row of o is one row of v, so nothing can stand elsewhere."""
+    pack = graph.random_inputs(seed=9)
+    q, k, v = (pack[graph.find(name)] for name in ("q", "k", "v"))
+    eye = 16.0 * np.eye(q.shape[2], q.shape[3], dtype=np.float32)
+    q[...], k[...] = eye.astype(q.dtype), eye.astype(k.dtype)
+    v[...] = (np.arange(v.size, dtype=np.float32).reshape(v.shape) % 61).astype(v.dtype)
+    return pack
+
+
+def _cancelling(graph: Graph) -> Pack:
+    """Equal scores and values +-c: the sums cancel."""
+    pack = graph.random_inputs(seed=10)
+    pack[graph.find("q")][...] = pack[graph.find("q")].dtype.type(0)
+    v = pack[graph.find("v")]
+    v[...] = np.where(np.arange(v.shape[2]).reshape(1, 1, -1, 1) % 2 == 0, v[:, :, :1], -v[:, :, :1]).astype(v.dtype)
+    return pack
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+_SMALL = (2, 4, 2, 2, 9, 12, 16, 8)
+_WINDOWS: dict[str, dict[str, Any]] = {
+    "causal": {"causal_mask": True},
+    "causal_bottom_right": {"causal_mask_bottom_right": True},
+    "right_0": {"diagonal_band_right_bound": 0},
+    "right_2": {"diagonal_band_right_bound": 2},
+    "left_3": {"diagonal_band_left_bound": 3},
+    "left_0_right_0": {"diagonal_band_left_bound": 0, "diagonal_band_right_bound": 0},
+    "band": {"diagonal_band_left_bound": 2, "diagonal_band_right_bound": 1},
+    "band_bottom_right": {
+        "diagonal_band_left_bound": 2, "diagonal_band_right_bound": 1, "diagonal_alignment": DiagonalAlignment.BOTTOM_RIGHT,
+    },
+    "right_negative": {"diagonal_band_right_bound": -2},
+    "far": {"diagonal_band_left_bound": 2**31 - 1, "diagonal_band_right_bound": 2**31 - 1},
+    "flag_over_bounds": {"causal_mask": True, "diagonal_band_left_bound": 1, "diagonal_band_right_bound": 5},
+}  # fmt: skip
+
+_ROWS: dict[str, tuple[Sequence[int], DataType, dict[str, Any]]] = {
+    "a001": ((1, 8, 8, 8, 64, 64, 64, 64), D.HALF, {}),
+    "a003": ((1, 8, 8, 8, 64, 64, 64, 64), D.HALF, {"bias": (1, 8, 64, 64)}),
+    "a005": ((2, 16, 4, 4, 128, 128, 64, 64), D.HALF, {"causal_mask": True}),
+    "a007": ((2, 8, 8, 8, 128, 64, 64, 64), D.HALF, {}),
+    "a009": ((1, 8, 8, 8, 64, 64, 64, 64), D.HALF, {"scale": 0.05}),
+    "a013": ((1, 2, 2, 2, 4, 4, 1, 1), D.HALF, {}),
+    "a015": ((1, 1, 1, 1, 1024, 1024, 128, 128), D.FLOAT, {}),
+    "a017": ((1, 2, 2, 2, 4, 3, 1, 1), D.FLOAT, {"layout": "BSHD"}),
+    "a021_batch_2": ((2, 8, 8, 8, 128, 128, 64, 64), D.BFLOAT16, {"causal_mask": True}),
+    "a019_2_heads_8192": ((1, 2, 2, 2, 1, 8192, 64, 64), D.BFLOAT16, {}),
+    "a023": ((1, 1, 1, 1, 4096, 64, 64, 64), D.HALF, {}),
+    "a025": ((1, 2, 2, 2, 1024, 64, 64, 64), D.HALF, {}),
+    "a031": ((1, 12, 12, 12, 384, 384, 64, 64), D.HALF, {}),
+    "a041_8_heads": ((1, 8, 1, 1, 425, 425, 256, 256), D.BFLOAT16, {}),
+    "a047_small": ((1, 4, 4, 4, 96, 96, 192, 128), D.BFLOAT16, {"causal_mask": True}),
+    "a049": ((1, 8, 8, 8, 64, 64, 64, 64), D.HALF, {"diagonal_band_right_bound": 0}),
+    "a051_8_heads": ((1, 8, 2, 2, 512, 512, 128, 128), D.BFLOAT16, {"causal_mask": True}),
+}
+"""Rows of shared/shapes/attention.csv, some with fewer heads."""
+
+_SHAPES: dict[str, Sequence[int]] = {
+    "one": (1, 1, 1, 1, 1, 1, 1, 1),
+    "one_key": (1, 2, 2, 2, 5, 1, 8, 8),
+    "one_query": (2, 4, 4, 4, 1, 33, 16, 16),
+    "head_size_1": (1, 2, 2, 2, 6, 7, 1, 1),
+    "head_size_odd": (1, 3, 3, 3, 7, 5, 13, 13),
+    "value_size_1": (1, 2, 2, 2, 6, 7, 8, 1),
+    "value_wider": (1, 2, 2, 2, 6, 7, 3, 20),
+    "mqa": (2, 6, 1, 1, 5, 7, 8, 8),
+    "gqa": (2, 6, 3, 3, 5, 7, 8, 8),
+    "gqa_fewer_v": (1, 8, 4, 2, 5, 7, 8, 4),
+    "gqa_fewer_k": (1, 8, 2, 8, 5, 7, 8, 4),
+    "gqa_crossed": (1, 12, 4, 6, 5, 7, 8, 4),
+    "batch_1_many_keys": (1, 1, 1, 1, 3, 200, 8, 8),
+}
+
+
+def _option_cases() -> list[OpCase]:
+    cases = [_case(f"{_SHORT[dtype]}", _SMALL, dtype, fast=dtype in (D.FLOAT, D.BFLOAT16)) for dtype in _SHORT]
+    cases += [_case(f"{_SHORT[dtype]}_stats", _SMALL, dtype, generate_stats=True, parts=True) for dtype in _SHORT]
+    cases += [_case(f"shape_{name}", sizes, D.FLOAT, generate_stats=True) for name, sizes in _SHAPES.items()]
+    cases += [_case(f"shape_{name}_f16", sizes, D.HALF) for name, sizes in _SHAPES.items()]
+    for name, window in _WINDOWS.items():
+        cases.append(_case(f"window_{name}", _SMALL, D.FLOAT, generate_stats=True, fast=name == "band_bottom_right", **window))
+        cases.append(_case(f"window_{name}_more_queries", (1, 2, 2, 2, 11, 6, 8, 8), D.HALF, generate_stats=True, **window))
+    masks: dict[str, Dims] = {"full": (2, 4, 9, 12), "row": (9, 12), "head": (1, 4, 1, 12), "batch": (2, 1, 9, 12),
+                              "column": (2, 1, 9, 1), "keys": (12,), "one": (1,), "rank_3": (4, 9, 12)}  # fmt: skip
+    cases += [
+        _case(f"bias_{name}", _SMALL, D.HALF, bias=dims, inputs=_dead_rows if dims[-1] == 12 else None, fast=name == "full")
+        for name, dims in masks.items()
+    ]
+    cases += [
+        _case(f"bias_{_SHORT[kind]}_least", _SMALL, D.BFLOAT16, bias=(9, 12), bias_dtype=kind, inputs=_least_mask)
+        for kind in (D.HALF, D.BFLOAT16, D.FLOAT)
+    ]
+    cases += [
+        _case("bias_causal", _SMALL, D.FLOAT, bias=(2, 4, 9, 12), causal_mask=True, inputs=_dead_rows),
+        _case("bias_stats", _SMALL, D.HALF, bias=(2, 4, 9, 12), generate_stats=True, parts=True, inputs=_dead_rows),
+        _case("scale_value", _SMALL, D.FLOAT, scale=0.3),
+        _case("scale_zero", _SMALL, D.FLOAT, scale=0.0),
+        _case("scale_negative", _SMALL, D.HALF, scale=-0.5),
+        _case("scale_tensor", _SMALL, D.HALF, scale=D.FLOAT, fast=True),
+        _case("scale_tensor_f16", _SMALL, D.HALF, scale=D.HALF),
+        _case("sink", _SMALL, D.HALF, sink=True, generate_stats=True),
+        _case("sink_dead", _SMALL, D.FLOAT, sink=True, generate_stats=True, bias=(9, 12), inputs=_dead_rows),
+        _case("hints", _SMALL, D.HALF, mma_core_mode=D.FLOAT, implementation=AttentionImplementation.COMPOSITE),
+        _case("no_dropout", _SMALL, D.HALF, dropout_probability=0.0),
+        _case("compute_f64", _SMALL, D.FLOAT, compute_data_type=D.DOUBLE),
+        _case("out_f32", _SMALL, D.HALF, out_dtype=D.FLOAT),
+        _case("v_f32", _SMALL, D.HALF, v_dtype=D.FLOAT),
+    ]
+    return cases
+
+
+def _length_cases() -> list[OpCase]:
+    plain = _lengths([5, 9], [12, 7])
+    empty = _lengths([5, 0], [0, 3])
+    return [
+        _case("lengths", _SMALL, D.FLOAT, lengths=D.INT32, generate_stats=True, inputs=plain, fast=True),
+        _case("lengths_f16", _SMALL, D.HALF, lengths=D.INT32, inputs=plain),
+        _case("lengths_bf16_i64", _SMALL, D.BFLOAT16, lengths=D.INT64, inputs=plain),
+        _case("lengths_empty", _SMALL, D.FLOAT, lengths=D.INT32, generate_stats=True, parts=True, inputs=empty),
+        _case("lengths_causal", _SMALL, D.FLOAT, lengths=D.INT32, causal_mask=True, inputs=plain),
+        _case("lengths_bottom_right", _SMALL, D.FLOAT, lengths=D.INT32, causal_mask_bottom_right=True, inputs=plain,
+              note="the diagonal ends at the last query and key of each sequence"),
+        _case("lengths_bias", _SMALL, D.HALF, lengths=D.INT32, bias=(1, 4, 9, 12), inputs=plain),
+    ]  # fmt: skip
+
+
+def _input_cases() -> list[OpCase]:
+    square = (1, 2, 2, 2, 12, 12, 16, 8)
+    cases = []
+    for name, inputs in (("one_hot", _one_hot), ("large", _large_scores), ("cancel", _cancelling)):
+        for dtype in (D.FLOAT, D.HALF, D.BFLOAT16):
+            cases.append(_case(f"{name}_{_SHORT[dtype]}", square, dtype, inputs=inputs, fast=(name, dtype) == ("one_hot", D.HALF)))
+    cases += [
+        _case(f"layout_{layout.lower()}", square, D.HALF, layout=layout, fast=layout == "BSHD")
+        for layout in ("BSHD", "QKV", "PADDED", "DS")
+    ]
+    cases += [
+        _case("layout_shared_batch", (3, 2, 2, 2, 5, 6, 8, 8), D.FLOAT, layout="SHARED"),
+        _case("layout_out_padded", square, D.HALF, out_layout="PADDED"),
+        _case("layout_out_bshd", square, D.BFLOAT16, out_layout="BSHD", causal_mask=True),
+    ]
+    return cases
+
+
+def _same_tensor() -> Graph:
+    g = Graph("self", io_data_type=D.HALF)
+    x = g.tensor("x", dim=(1, 2, 7, 8))
+    g.sdpa(x, x, x).o.set_name("o").set_output()
+    return g
+
+
+def _decline(name: str, rule: str, **options: Any) -> OpCase:
+    return _case(f"declined_{name}", _SMALL, D.HALF, declined=dict.fromkeys(_ALL, rule), **options)
+
+
+def _port(name: str, dims: Dims, dtype: DataType, *, output: bool = False) -> Callable[[Graph, Any], dict[str, Any]]:
+    def extra(g: Graph, _: Any) -> dict[str, Any]:
+        tensor = g.tensor(name, dim=dims, data_type=dtype)
+        if output:
+            tensor.set_output()
+        return {"other_outputs" if output else "other_inputs": {name: tensor}}
+
+    return extra
+
+
+_DECLINED = [
+    _decline("alibi", "alibi_mask", alibi_mask=True),
+    _decline("dropout", "dropout_probability", dropout_probability=0.1),
+    _decline("dropout_mask", "dropout_mask", extra=_port("dropout_mask", (2, 4, 9, 12), D.HALF)),
+    _decline("paged", "page_table_k", extra=_port("page_table_k", (2, 1, 3, 1), D.INT32)),
+    _decline("paged_length", "max_seq_len_kv", max_seq_len_kv=64),
+    _decline("block_mask", "block_mask", extra=_port("block_mask", (2, 4, 1, 1), D.UINT8)),
+    _decline("descale", "descale_q", extra=_port("descale_q", (1, 1, 1, 1), D.FLOAT)),
+    _decline("amax", "amax_o", extra=_port("amax_o", (1, 1, 1, 1), D.FLOAT, output=True)),
+    _decline("rng_dump", "rng_dump", extra=_port("rng_dump", (2, 4, 9, 12), D.HALF, output=True)),
+    _decline("sink_parts", "sink_token", sink=True, parts=True),
+    _case("declined_fp8", _SMALL, D.FP8_E4M3, declined=dict.fromkeys(_ALL, "dtype")),
+]
+
+CASES = [
+    *_option_cases(),
+    *_length_cases(),
+    *_input_cases(),
+    OpCase("same_tensor", _same_tensor, dims={"o": (1, 2, 7, 8)}),
+    *(_case(name, sizes, dtype, **options) for name, (sizes, dtype, options) in _ROWS.items()),
+    *_DECLINED,
+]

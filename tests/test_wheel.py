@@ -1,0 +1,74 @@
+"""The wheel, installed into an empty environment on a machine without a C compiler, runs the README's example."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def readme_example() -> str:
+    """The code between the example markers of the README."""
+    text = (ROOT / "README.md").read_text()
+    match = re.search(r"<!-- example:begin -->\n```python\n(.*?)```\n<!-- example:end -->", text, re.DOTALL)
+    assert match, "README.md has no marked example"
+    return match[1]
+
+
+def _run(*command: str | Path, **environment: str) -> str:
+    done = subprocess.run([*map(str, command)], env=environment or None, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    # A copy: building in place would leave its products in the tree that other tests read.
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    for name in listed:
+        if not name.startswith("tests/") and (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def test_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info" not in name.split("/")[0]}
+    assert tops == {"graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin"}
+    for package in sorted(tops):
+        assert f"{package}/py.typed" in names
+    assert any(name.endswith("LICENSE") for name in names)
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.timeout(900)
+def test_runs_the_example_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    place = tmp_path / "venv"
+    venv.create(place, with_pip=True)
+    _run(place / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    example = tmp_path / "example.py"
+    example.write_text(readme_example())
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    environment = {"PATH": str(place / "bin"), "HOME": str(tmp_path), "FUSILLI_CACHE_DIR": str(cache)}
+    said = _run(place / "bin/python", "-I", example, **environment)
+    assert "Support(ok=True" in said
+    assert "'act::out_0' ok" in said
+    assert "cc" not in os.listdir(place / "bin")
+    assert "gfx942" in _run(place / "bin/fusilli", "compile", "--help", **environment)
