@@ -24,7 +24,7 @@ MODEL_WHEEL   := $(VENV)/downloads/rapidocr_onnxruntime-1.4.4-py3-none-any.whl
 help:
 	@echo "make demo       conv+bias+ReLU and the first block of a real model, compiled, run and checked"
 	@echo "make test       the tests, without those marked slow"
-	@echo "make test-full  all tests"
+	@echo "make test-full  all tests; writes docs/support.json and its table in the README"
 	@echo "make lint       ruff, ruff format, pyright"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make bench      latencies next to the native compiler"
@@ -38,7 +38,7 @@ test: $(VENV)/.installed-dev
 	@$(PYTEST) $(ARGS)
 
 test-full: $(VENV)/.installed-dev
-	@$(PYTEST) -m "slow or not slow" $(ARGS)
+	@$(PYTEST) -m "slow or not slow" --support-json docs/support.json $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	@$(PY) -m ruff check --quiet .

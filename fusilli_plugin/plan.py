@@ -64,6 +64,7 @@ class FusilliPlan:
         self._lock = threading.Lock()
         self._executables: OrderedDict[Place, Executable] = OrderedDict()
         self._calls: dict[tuple[bytes, int, Place], Callable[[], None]] = {}
+        self._seen: set[tuple[bytes, int, Place]] = set()
         self._variants: OrderedDict[object, FusilliPlan] = OrderedDict()
         self._closed = False
 
@@ -115,10 +116,7 @@ class FusilliPlan:
         """
         call = self._calls.get((raw, workspace, place))
         if call is None:
-            call = self._bind(dict(_PAIR.iter_unpack(raw)), workspace, place)
-            if len(self._calls) >= _MAX_CALLS:
-                self._calls.clear()
-            self._calls[raw, workspace, place] = call
+            call = self._remember(raw, workspace, place)
         call()
 
     def launch_overridden(
@@ -181,7 +179,24 @@ class FusilliPlan:
         """The caller's workspace if it is large enough for this plan too; it was made for another one."""
         return workspace if self.workspace_size <= base.workspace_size else 0
 
-    def _bind(self, pack: Mapping[int, int], workspace: int, place: Place) -> Callable[[], None]:
+    def _remember(self, raw: bytes, workspace: int, place: Place) -> Callable[[], None]:
+        """What launches the plan on a variant pack; kept, since hosts come back with the same addresses."""
+        key = (raw, workspace, place)
+        call = self._bind(dict(_PAIR.iter_unpack(raw)), workspace, place, again=key in self._seen)
+        if len(self._calls) >= _MAX_CALLS:
+            self._calls.clear()
+        if self._engine.device.is_gpu or key in self._seen:
+            self._calls[key] = call
+        else:
+            # The second time on the CPU the launch is prepared in full, which is not worth it for one.
+            if len(self._seen) >= _MAX_CALLS:
+                self._seen.clear()
+            self._seen.add(key)
+        return call
+
+    def _bind(
+        self, pack: Mapping[int, int], workspace: int, place: Place, *, again: bool = False
+    ) -> Callable[[], None]:
         """What launches the plan on these addresses."""
         self._check_open()
         pointers = [pack.get(tensor.uid) for tensor in self._tensors]
@@ -195,7 +210,10 @@ class FusilliPlan:
         if self.workspace_size and not workspace and self._needs_callers_workspace:
             raise BadParamError(f"the plan needs {self.workspace_size} bytes of workspace, and the pointer is NULL")
         executable = self._executable(place)
-        return partial(executable.run_pointers, tuple(pointers), workspace, self._on_host)
+        addresses = tuple(pointer for pointer in pointers if pointer)
+        if again and not self._engine.device.is_gpu:
+            return executable.bind_pointers(addresses, workspace)
+        return partial(executable.run_pointers, addresses, workspace, self._on_host)
 
     @property
     def _needs_callers_workspace(self) -> bool:

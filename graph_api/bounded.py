@@ -36,8 +36,9 @@ class Bounded:
         return self._step(self.value - other.value, self.error + other.error)
 
     def __mul__(self, other: Bounded) -> Bounded:
-        error = np.abs(self.value) * other.error + np.abs(other.value) * self.error + self.error * other.error
-        return self._step(self.value * other.value, error)
+        with np.errstate(invalid="ignore"):
+            error = np.abs(self.value) * other.error + np.abs(other.value) * self.error + self.error * other.error
+        return self._step(self.value * other.value, np.nan_to_num(error, nan=np.inf, posinf=np.inf))
 
     def scaled(self, factor: float) -> Bounded:
         """Times a number that the device rounds to the compute type."""
@@ -71,13 +72,14 @@ class Bounded:
         low, high = np.sqrt(np.maximum(self.value - self.error, 0.0)), np.sqrt(self.value + self.error)
         return self._step(value, np.maximum(value - low, high - value), steps=4.0)
 
-    def rsqrt(self) -> Bounded:
-        """1 / sqrt of a positive value; the bound is infinite where an error may reach 0."""
+    def inverse_root(self, epsilon: Bounded) -> Bounded:
+        """1 / sqrt of a value that is at least 0, on devices too, plus a positive ``epsilon``."""
+        shifted = self + epsilon
+        low = np.maximum(self.value - self.error, 0.0) + np.maximum(epsilon.value - epsilon.error, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = 1.0 / np.sqrt(self.value)
-            low = self.value - self.error
-            error = np.where(low > 0, 1.0 / np.sqrt(np.maximum(low, 0.0)) - value, np.inf)
-            return self._step(value, np.where(self.error > 0, error, 0.0), steps=8.0)
+            value = 1.0 / np.sqrt(shifted.value)
+            error = np.where(shifted.error > 0, 1.0 / np.sqrt(low) - value, 0.0)
+        return self._step(value, error, steps=8.0)
 
     def _step(self, value: Array, error: Array, *, steps: float = 1.0) -> Bounded:
         return Bounded(value, error + steps * self._node.accumulation_eps * np.abs(value), self._node)

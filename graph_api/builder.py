@@ -88,14 +88,14 @@ class GraphBuilder:
                             is_pass_by_value=is_pass_by_value)  # fmt: skip
         if layout is not None:
             tensor.set_stride(layout_strides(layout, tensor.dims))
-        return self._own(tensor)
+        return self.own(tensor)
 
     def scalar(
         self, value: Scalar, *, data_type: DataType | None = None, name: str | None = None, rank: int = 1,
         uid: int | None = None,
     ) -> TensorAttr:  # fmt: skip
         """Adds a compile-time constant of one element, dims ``(1,) * rank``."""
-        return self._own(TensorAttr(name=name, uid=uid, dims=(1,) * rank, data_type=data_type, value=value))
+        return self.own(TensorAttr(name=name, uid=uid, dims=(1,) * rank, data_type=data_type, value=value))
 
     @property
     def tensors(self) -> tuple[TensorAttr, ...]:
@@ -146,7 +146,8 @@ class GraphBuilder:
         self._nodes.append(node)
         return node
 
-    def _own(self, tensor: TensorAttr) -> TensorAttr:
+    def own(self, tensor: TensorAttr) -> TensorAttr:
+        """Makes a free tensor one of this graph; for code that copies graphs."""
         self._check_open()
         self._tensors.append(tensor)
         return tensor

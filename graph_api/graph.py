@@ -206,7 +206,7 @@ class Graph(AllBuilders):
                 copy.set_dim(tensor.dims)
             if copy.has_dims:
                 copy.set_stride(_restride(tensor, copy.dims))
-            copies[tensor] = new._own(copy)
+            copies[tensor] = new.own(copy)
         for node in self._nodes:
             new._readd(node, copies, wanted)
         return new.validate()

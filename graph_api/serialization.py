@@ -102,7 +102,7 @@ def from_json(graph_type: type[G], text: str | bytes) -> G:
         tensor = _tensor_from_json(item, f"tensors[{index}]")
         if tensor.uid in by_uid:
             raise GraphError(f"tensors[{index}]: uid {tensor.uid} is used twice")
-        by_uid[tensor.uid] = graph._own(tensor)  # pyright: ignore[reportPrivateUsage]
+        by_uid[tensor.uid] = graph.own(tensor)
     for index, item in enumerate(_field(document, "nodes", list, "graph")):
         _node_from_json(graph, item, by_uid, f"nodes[{index}]")
     return graph

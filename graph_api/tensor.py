@@ -291,8 +291,8 @@ class TensorAttr:
         for stride, dim in sorted((s, d) for s, d in zip(self.strides, self.dims, strict=True) if d > 1 and s > 0):
             if stride < span:
                 raise GraphError(
-                    f"tensor '{self.name}': strides {self.strides} make rows of dims {self.dims} overlap or interleave; "
-                    "packed strides are products of the faster dims"
+                    f"tensor '{self.name}': strides {self.strides} make rows of dims {self.dims} overlap or interleave"
+                    "; packed strides are products of the faster dims"
                 )
             span = stride * (dim - 1) + span
         if written and any(stride == 0 and dim > 1 for stride, dim in zip(self.strides, self.dims, strict=True)):

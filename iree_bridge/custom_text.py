@@ -1,8 +1,9 @@
 """The text of a custom operation: filling in its template, and checking it before it reaches a compiler.
 
 The text comes from outside. What passes here is one function of known operations on plain numbers: no string but
-iterator kinds and the argument of ``torch.constant.str``, no symbol but its own name, no attribute or type of another dialect, no loop. So it
-cannot name a file, a library or another function, and it ends. It is read by a small tokenizer, without MLIR.
+iterator kinds and the argument of ``torch.constant.str``, no symbol but its own name, no attribute or type of another
+dialect, no loop. So it cannot name a file, a library or another function, and it ends. It is read by a small tokenizer,
+without MLIR.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def checked_text(node: CustomOpNode, name: str) -> str:
     tokens = _tokens(text)
     body = _signature(node, name, [token for _, token in tokens])
     _check_nesting([token for _, token in tokens], body)
-    for (before, (kind, token)) in zip(["", *(token for _, token in tokens[body:])], tokens[body:], strict=False):
+    for before, (kind, token) in zip(["", *(token for _, token in tokens[body:])], tokens[body:], strict=False):
         _check_token(kind, token, before)
     return text
 
@@ -125,7 +126,10 @@ def _signature(node: CustomOpNode, name: str, tokens: Sequence[str]) -> int:
     wanted = ["func.func", "private", f"@{name}", "("]
     position = len(wanted)
     if list(tokens[:position]) != wanted:
-        raise CustomTextError("signature", f"the text must begin with 'func.func private @{{FUNC_NAME}}(', not {' '.join(tokens[:4])!r}")
+        start = " ".join(tokens[:4])
+        raise CustomTextError(
+            "signature", f"the text must begin with 'func.func private @{{FUNC_NAME}}(', not {start!r}"
+        )
     for index, tensor in enumerate(node.inputs.values()):
         kind = value_tensor(tensor.dims, tensor.data_type)
         argument = [*([","] if index else []), "%", ":", *(token for _, token in _tokens(kind))]
@@ -141,7 +145,8 @@ def _signature(node: CustomOpNode, name: str, tokens: Sequence[str]) -> int:
         ending = [token for _, token in _tokens(form)]
         if list(tokens[position : position + len(ending)]) == ending:
             return position + len(ending) - 1
-    raise CustomTextError("signature", f"the arguments must end in '{forms[-1]}', got {' '.join(tokens[position : position + 12])!r}")
+    found = " ".join(tokens[position : position + 12])
+    raise CustomTextError("signature", f"the arguments must end in '{forms[-1]}', got {found!r}")
 
 
 _PAIRS = {")": "(", "]": "[", "}": "{"}
@@ -164,8 +169,11 @@ def _check_nesting(tokens: Sequence[str], body: int) -> None:
 
 
 def _check_token(kind: str, token: str, before: str) -> None:
-    if kind == "string" and token not in _ITERATORS and not (before == "torch.constant.str" and _STRING.fullmatch(token)):
-        raise CustomTextError("attribute", f"string {token[:40]} is refused; only torch.constant.str takes one, a short word")
+    word = before == "torch.constant.str" and _STRING.fullmatch(token)
+    if kind == "string" and token not in _ITERATORS and not word:
+        raise CustomTextError(
+            "attribute", f"string {token[:40]} is refused; torch.constant.str takes one, a short word"
+        )
     if kind == "symbol":
         raise CustomTextError("attribute", f"symbol {token[:40]} is refused; the function may name no other")
     if kind == "type" and not _TYPES.fullmatch(token):
@@ -177,8 +185,8 @@ def _check_token(kind: str, token: str, before: str) -> None:
     if kind == "word" and "." in token and (not _OPERATIONS.fullmatch(token) or token in _REFUSED_OPERATIONS):
         raise CustomTextError(
             "dialect",
-            f"operation {token} is refused; allowed are torch.aten, torch.prims, torch.constant, arith, math, linalg, tensor "
-            "and iree_linalg_ext",
+            f"operation {token} is refused; allowed are torch.aten, torch.prims, torch.constant, arith, math, linalg, "
+            "tensor and iree_linalg_ext",
         )
     if kind == "word" and "." not in token and not (_WORDS.fullmatch(token) or token == "return"):
         raise CustomTextError("attribute", f"word {token[:40]!r} is refused: it is no type and no known attribute")

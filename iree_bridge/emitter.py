@@ -378,8 +378,8 @@ class Emitter:
     def call(self, text: str, operands: Sequence[Value], dims: Sequence[int], dtype: DataType) -> Value:
         """The result of a function on builtin tensors, for what the torch dialect cannot say.
 
-        ``text`` is one ``func.func private @NAME``, whose signature is that of the operands and the result; the function
-        is added to the module once and inlined by the compiler.
+        ``text`` is one ``func.func private @NAME``, whose signature is that of the operands and the result; the
+        function is added to the module once and inlined by the compiler.
         """
         return self.calls(text, operands, [(dims, dtype)])[0]
 

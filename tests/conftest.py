@@ -11,10 +11,22 @@ import pytest
 _PREFIX = "FUSILLI_"
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--support-json docs/support.json``: what ``make test-full`` writes."""
+    parser.addoption(
+        "--support-json", type=Path, metavar="F", help="merge what the case tests see into F and the README's table"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Forget the caller's settings before any test module is imported."""
     for name in [name for name in os.environ if name.startswith(_PREFIX)]:
         del os.environ[name]
+    path = config.getoption("--support-json")
+    if path is not None and not hasattr(config, "workerinput"):  # with xdist, the controller sees all reports
+        from tests.support.outcomes import OutcomeRecorder
+
+        config.pluginmanager.register(OutcomeRecorder(path, config.rootpath / "README.md"))
 
 
 @pytest.fixture(scope="session", autouse=True)

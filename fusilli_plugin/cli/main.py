@@ -32,6 +32,7 @@ _COMMANDS = {
     "compile": ("compile", "compile_"),
     "run": ("run", "run"),
     "inspect": ("inspect", "inspect"),
+    "check": ("check", "check"),
     "doctor": ("doctor", "doctor"),
     "cache": ("cache", "cache"),
     "replay": ("replay", "replay"),

@@ -164,7 +164,7 @@ class BatchnormInferenceVarianceNode(BatchnormBase):
 
     def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
         x, mean, variance, scale, bias, epsilon = (self.bounded(inputs, errors, port) for port in self.input_ports)
-        return {"y": ((x - mean) * (variance + epsilon).rsqrt() * scale + bias).error}
+        return {"y": ((x - mean) * variance.inverse_root(epsilon) * scale + bias).error}
 
 
 _RUNNING_INPUTS = ("prev_running_mean", "prev_running_variance", "momentum")
@@ -235,7 +235,7 @@ class BatchnormNode(BatchnormBase):
     def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
         x, scale, bias, epsilon = (self.bounded(inputs, errors, port) for port in self.input_ports[:4])
         mean, difference, variance = self.moments(x, self.axes)
-        inverse = (variance + epsilon).rsqrt()
+        inverse = variance.inverse_root(epsilon)
         values = {"y": difference * inverse * scale + bias, "mean": mean, "inv_variance": inverse}
         if _RUNNING_OUTPUTS[0] in self.outputs or _RUNNING_OUTPUTS[1] in self.outputs:
             momentum = self.bounded(inputs, errors, "momentum")

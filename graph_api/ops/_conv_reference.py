@@ -71,13 +71,18 @@ def mirrored(attributes: ConvAttributes, w: Array) -> Array:
     return w[(..., *[slice(None, None, -1)] * len(attributes.stride))]
 
 
-def taps(attributes: ConvAttributes, window: Sequence[int], out: Sequence[int]) -> Iterator[tuple[Dims, tuple[slice, ...]]]:
+def taps(
+    attributes: ConvAttributes, window: Sequence[int], out: Sequence[int]
+) -> Iterator[tuple[Dims, tuple[slice, ...]]]:
     """Each filter position with the slices of padded x that it meets, one per spatial dim."""
     for position in product(*(range(size) for size in window)):
         starts = [f * d for f, d in zip(position, attributes.dilation, strict=True)]
-        yield position, tuple(
-            slice(start, start + stride * (size - 1) + 1, stride)
-            for start, stride, size in zip(starts, attributes.stride, out, strict=True)
+        yield (
+            position,
+            tuple(
+                slice(start, start + stride * (size - 1) + 1, stride)
+                for start, stride, size in zip(starts, attributes.stride, out, strict=True)
+            ),
         )
 
 

@@ -18,7 +18,8 @@ from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
 from graph_api.ops._conv_reference import Formula, convolve, data_gradient, weight_gradient
-from graph_api.tensor import TensorAttr, int_tuple
+from graph_api.ops._spatial import PerAxis, per_axis, spatial_rank
+from graph_api.tensor import TensorAttr
 
 __all__ = ["ConvAttributes", "ConvBuilder", "ConvDgradNode", "ConvFpropNode", "ConvWgradNode", "ConvolutionMode"]
 
@@ -83,8 +84,17 @@ class ConvNode(Node):
     attributes_type = ConvAttributes
     attributes: ConvAttributes
 
-    def check_shapes(self, x: Dims, w: Dims) -> int:
-        """Checks x [N, C, spatial...] against w [K, C/g, spatial...]; returns the number of groups g."""
+    def validate(self) -> None:
+        if not self.compute.is_float and any(tensor.data_type.is_float for tensor in self.inputs.values()):
+            self.compute = DataType.FLOAT
+        self.check_inputs(*self.inputs.values())
+
+    @abstractmethod
+    def check_inputs(self, first: TensorAttr, second: TensorAttr) -> None:
+        """Raises GraphError unless the inputs, in order of the ports, fit together."""
+
+    def check_shapes(self, x: Dims, w: Dims) -> None:
+        """Checks x [N, C, spatial...] against w [K, C/g, spatial...]."""
         spatial = len(self.attributes.stride)
         if len(x) != spatial + 2 or len(w) != spatial + 2:
             raise self.fail(f"x {x} and w {w} must have {spatial} spatial dims as stride {self.attributes.stride} says")
@@ -93,7 +103,6 @@ class ConvNode(Node):
         groups = x[1] // w[1]
         if w[0] % groups:
             raise self.fail(f"w {w} has K={w[0]} filters, which {groups} groups (C={x[1]} / {w[1]}) do not divide")
-        return groups
 
     @property
     def groups(self) -> int:
@@ -117,8 +126,8 @@ class ConvNode(Node):
         expected = self.output_dims(x.dims, w.dims)
         if y.dims != expected:
             raise self.fail(
-                f"dy '{y.name}' has dims {y.dims}, but x {x.dims} convolved with w {w.dims} gives {expected}; set the dims of "
-                f"'{next(iter(self.outputs.values())).name}' to those of the forward convolution"
+                f"dy '{y.name}' has dims {y.dims}, but x {x.dims} convolved with w {w.dims} gives {expected}; "
+                f"set the dims of '{next(iter(self.outputs.values())).name}' to those of the forward convolution"
             )
 
     def check_known(self, first: TensorAttr, second: TensorAttr) -> None:
@@ -127,12 +136,11 @@ class ConvNode(Node):
         for tensor in (first, second):
             if tensor.rank != spatial + 2:
                 raise self.fail(
-                    f"'{tensor.name}' has dims {tensor.dims}, but stride {self.attributes.stride} says {spatial} spatial dims"
+                    f"'{tensor.name}' has dims {tensor.dims}, "
+                    f"but stride {self.attributes.stride} says {spatial} spatial dims"
                 )
 
-    def bilinear_error(
-        self, formula: Formula, inputs: Arrays, errors: Arrays, result: str, terms: int
-    ) -> Array:
+    def bilinear_error(self, formula: Formula, inputs: Arrays, errors: Arrays, result: str, terms: int) -> Array:
         """Error bound of a sum of ``terms`` products of the two inputs, which ``formula`` computes."""
         first, second = self.inputs
         a, b = np.abs(inputs[first]), np.abs(inputs[second])
@@ -171,8 +179,8 @@ class ConvFpropNode(ConvNode):
     def roles(self) -> tuple[TensorAttr, TensorAttr, TensorAttr]:
         return self.inputs["x"], self.inputs["w"], self.outputs["y"]
 
-    def validate(self) -> None:
-        self.check_shapes(self.inputs["x"].dims, self.inputs["w"].dims)
+    def check_inputs(self, first: TensorAttr, second: TensorAttr) -> None:
+        self.check_shapes(first.dims, second.dims)
 
     def infer(self) -> None:
         x, w = self.inputs["x"], self.inputs["w"]
@@ -204,11 +212,12 @@ class ConvDgradNode(ConvNode):
     def roles(self) -> tuple[TensorAttr, TensorAttr, TensorAttr]:
         return self.outputs["dx"], self.inputs["w"], self.inputs["dy"]
 
-    def validate(self) -> None:
-        dy, w = self.inputs["dy"], self.inputs["w"]
-        self.check_known(dy, w)
-        if dy.dims[1] != w.dims[0]:
-            raise self.fail(f"dy {dy.dims} has K={dy.dims[1]} channels, w {w.dims} has K={w.dims[0]} filters")
+    def check_inputs(self, first: TensorAttr, second: TensorAttr) -> None:
+        self.check_known(first, second)
+        if first.dims[1] != second.dims[0]:
+            raise self.fail(
+                f"dy {first.dims} has K={first.dims[1]} channels, w {second.dims} has K={second.dims[0]} filters"
+            )
 
     def infer(self) -> None:
         dims = self.outputs["dx"].dims if self.outputs["dx"].has_dims else self._smallest()
@@ -235,7 +244,11 @@ class ConvDgradNode(ConvNode):
         """[N, C/g, smallest I...]."""
         dy, w = self.inputs["dy"].dims, self.inputs["w"].dims
         pairs = zip(dy[2:], w[2:], strict=True)
-        return (dy[0], w[1], *(self.attributes.smallest_input(i, size, window) for i, (size, window) in enumerate(pairs)))
+        return (
+            dy[0],
+            w[1],
+            *(self.attributes.smallest_input(i, size, window) for i, (size, window) in enumerate(pairs)),
+        )
 
     def _smallest(self) -> Dims:
         dims = self._sizes()
@@ -263,11 +276,10 @@ class ConvWgradNode(ConvNode):
     def roles(self) -> tuple[TensorAttr, TensorAttr, TensorAttr]:
         return self.inputs["x"], self.outputs["dw"], self.inputs["dy"]
 
-    def validate(self) -> None:
-        dy, x = self.inputs["dy"], self.inputs["x"]
-        self.check_known(dy, x)
-        if dy.dims[0] != x.dims[0]:
-            raise self.fail(f"dy {dy.dims} and x {x.dims} differ in the batch N")
+    def check_inputs(self, first: TensorAttr, second: TensorAttr) -> None:
+        self.check_known(first, second)
+        if first.dims[0] != second.dims[0]:
+            raise self.fail(f"dy {first.dims} and x {second.dims} differ in the batch N")
 
     def infer(self) -> None:
         dims = self.outputs["dw"].dims if self.outputs["dw"].has_dims else self._largest()
@@ -291,7 +303,9 @@ class ConvWgradNode(ConvNode):
         pairs = zip(x[2:], dy[2:], strict=True)
         window = [self.attributes.largest_window(i, size, out) for i, (size, out) in enumerate(pairs)]
         if any(size < 1 for size in window):
-            raise self.fail(f"no filter gives dy {dy[2:]} from x {x[2:]} with stride {self.attributes.stride} and this padding")
+            raise self.fail(
+                f"no filter gives dy {dy[2:]} from x {x[2:]} with stride {self.attributes.stride} and this padding"
+            )
         return (dy[1], x[1], *window)
 
 
@@ -303,11 +317,11 @@ class ConvBuilder(GraphBuilder):
         x: TensorAttr,
         w: TensorAttr,
         *,
-        padding: int | Sequence[int] | None = None,
-        pre_padding: int | Sequence[int] | None = None,
-        post_padding: int | Sequence[int] | None = None,
-        stride: int | Sequence[int] = 1,
-        dilation: int | Sequence[int] = 1,
+        padding: PerAxis = None,
+        pre_padding: PerAxis = None,
+        post_padding: PerAxis = None,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
         convolution_mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION,
         compute_data_type: DataType | None = None,
         name: str | None = None,
@@ -336,11 +350,11 @@ class ConvBuilder(GraphBuilder):
         dy: TensorAttr,
         w: TensorAttr,
         *,
-        padding: int | Sequence[int] | None = None,
-        pre_padding: int | Sequence[int] | None = None,
-        post_padding: int | Sequence[int] | None = None,
-        stride: int | Sequence[int] = 1,
-        dilation: int | Sequence[int] = 1,
+        padding: PerAxis = None,
+        pre_padding: PerAxis = None,
+        post_padding: PerAxis = None,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
         convolution_mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION,
         compute_data_type: DataType | None = None,
         name: str | None = None,
@@ -369,11 +383,11 @@ class ConvBuilder(GraphBuilder):
         dy: TensorAttr,
         x: TensorAttr,
         *,
-        padding: int | Sequence[int] | None = None,
-        pre_padding: int | Sequence[int] | None = None,
-        post_padding: int | Sequence[int] | None = None,
-        stride: int | Sequence[int] = 1,
-        dilation: int | Sequence[int] = 1,
+        padding: PerAxis = None,
+        pre_padding: PerAxis = None,
+        post_padding: PerAxis = None,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
         convolution_mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION,
         compute_data_type: DataType | None = None,
         name: str | None = None,
@@ -386,8 +400,8 @@ class ConvBuilder(GraphBuilder):
             padding, pre_padding, post_padding, stride, dilation: of the forward convolution, as in ``conv_fprop``.
 
         Returns:
-            dw [K, C/groups, spatial...], virtual until ``set_output(True)``. Set its dims where there are groups, or where
-            the filter is not the largest that fits; otherwise they are inferred.
+            dw [K, C/groups, spatial...], virtual until ``set_output(True)``. Set its dims where there are groups, or
+            where the filter is not the largest that fits; otherwise they are inferred.
 
         Raises:
             GraphError: attributes that do not fit.
@@ -400,33 +414,23 @@ class ConvBuilder(GraphBuilder):
 
 def conv_attributes(
     tensors: Sequence[TensorAttr],
-    padding: int | Sequence[int] | None,
-    pre_padding: int | Sequence[int] | None,
-    post_padding: int | Sequence[int] | None,
-    stride: int | Sequence[int],
-    dilation: int | Sequence[int],
-    convolution_mode: ConvolutionMode,
+    padding: PerAxis,
+    pre_padding: PerAxis,
+    post_padding: PerAxis,
+    stride: PerAxis,
+    dilation: PerAxis,
+    convolution_mode: object,
 ) -> ConvAttributes:
     """The attributes from a builder's arguments; the tensors whose dims are known tell the number of spatial dims."""
-    for tensor in tensors:
-        if not isinstance(tensor, TensorAttr):
-            raise GraphError(f"convolution: expected a tensor of the graph, got {tensor!r}")
     if padding is not None and (pre_padding is not None or post_padding is not None):
         raise GraphError("convolution: give padding=, or pre_padding= and post_padding=, not both")
     if not isinstance(convolution_mode, ConvolutionMode):
         raise GraphError(f"convolution: convolution_mode must be a ConvolutionMode, got {convolution_mode!r}")
-    rank = next((tensor.rank - 2 for tensor in tensors if tensor.has_dims), 0)
-    if rank < 1:
-        raise GraphError("convolution: a tensor needs dims [N, C, spatial...] with at least one spatial dim")
-
-    def per_axis(value: int | Sequence[int] | None, what: str) -> tuple[int, ...]:
-        value = 0 if value is None else value
-        return int_tuple([value] * rank if not isinstance(value, Sequence | np.ndarray) else value, what)
-
+    rank = spatial_rank("convolution", tensors, (stride, dilation, padding, pre_padding, post_padding))
     return ConvAttributes(
-        pre_padding=per_axis(padding if pre_padding is None else pre_padding, "pre_padding"),
-        post_padding=per_axis(padding if post_padding is None else post_padding, "post_padding"),
-        stride=per_axis(stride, "stride"),
-        dilation=per_axis(dilation, "dilation"),
+        pre_padding=per_axis(padding if pre_padding is None else pre_padding, rank, "pre_padding"),
+        post_padding=per_axis(padding if post_padding is None else post_padding, rank, "post_padding"),
+        stride=per_axis(stride, rank, "stride"),
+        dilation=per_axis(dilation, rank, "dilation"),
         convolution_mode=convolution_mode,
     )

@@ -51,9 +51,11 @@ class CustomOpAttributes(Attributes):
             if not isinstance(value, str) or not value:
                 raise GraphError(f"custom_op: {name} must be a non-empty string, got {value!r}")
         if len(self.custom_op_id) > 256:
-            raise GraphError(f"custom_op: custom_op_id has {len(self.custom_op_id)} characters, at most 256 are allowed")
+            raise GraphError(f"custom_op: custom_op_id has {len(self.custom_op_id)} characters, at most 256")
         if len(self.data) > MAX_TEXT:
-            raise GraphError(f"custom_op '{self.custom_op_id}': data has {len(self.data)} characters, at most {MAX_TEXT}")
+            raise GraphError(
+                f"custom_op '{self.custom_op_id}': {len(self.data)} characters of data, at most {MAX_TEXT}"
+            )
         if self.reference is not None and not callable(self.reference):
             raise GraphError(f"custom_op '{self.custom_op_id}': reference must be callable, got {self.reference!r}")
 
@@ -89,7 +91,8 @@ class CustomOpNode(Node):
     optional_outputs = output_ports[1:]
 
     def validate(self) -> None:
-        for kind, tensors, ports in (("input", self.inputs, self.input_ports), ("output", self.outputs, self.output_ports)):
+        sides = (("input", self.inputs, self.input_ports), ("output", self.outputs, self.output_ports))
+        for kind, tensors, ports in sides:
             for port in ports[: len(tensors)]:
                 if port not in tensors:
                     raise self.fail(f"{kind} {port} is missing between {', '.join(tensors)}; number them from 0")
@@ -108,10 +111,12 @@ class CustomOpNode(Node):
         return dict(zip(self.outputs, self._evaluate(list(inputs.values())), strict=True))
 
     def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
-        """What the author's function does to errors of its inputs, and 8 roundings at the largest value of an output."""
+        """What the author's function does to errors of its inputs, and 8 roundings of its coarsest type."""
         values = list(inputs.values())
         shifts = [np.broadcast_to(errors[port], inputs[port].shape) for port in inputs]
-        bounds = {port: np.full(out.shape, 8.0 * self.compute.eps * np.max(np.abs(out))) for port, out in outputs.items()}
+        eps = max(tensor.data_type.eps for tensor in (*self.inputs.values(), *self.outputs.values()))
+        eps = max(eps, self.compute.eps)
+        bounds = {port: np.full(out.shape, 8.0 * eps * float(np.max(np.abs(out)))) for port, out in outputs.items()}
         for sign in (1.0, -1.0) if any(np.any(shift) for shift in shifts) else ():
             moved = self._evaluate([value + sign * shift for value, shift in zip(values, shifts, strict=True)])
             for (port, out), other in zip(outputs.items(), moved, strict=True):
@@ -157,12 +162,12 @@ class CustomOpBuilder(GraphBuilder):
         Raises:
             GraphError: too many inputs or outputs.
         """
-        if not isinstance(attr, CustomOpAttributes):
+        if not isinstance(attr, CustomOpAttributes):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GraphError(f"custom_op: attr must be CustomOpAttributes, got {attr!r:.200}")
         if len(inputs) > MAX_PORTS or isinstance(num_outputs, bool) or not 1 <= num_outputs <= MAX_PORTS:
             raise GraphError(
-                f"custom_op '{attr.custom_op_id}': {len(inputs)} inputs and {num_outputs} outputs; up to {MAX_PORTS} of "
-                "each and at least one output are allowed"
+                f"custom_op '{attr.custom_op_id}': {len(inputs)} inputs and {num_outputs} outputs; up to "
+                f"{MAX_PORTS} of each and at least one output are allowed"
             )
         ports = {f"in_{i}": tensor for i, tensor in enumerate(inputs)}
         made = [f"out_{i}" for i in range(num_outputs)]

@@ -148,7 +148,9 @@ class LayernormNode(TrailingNormNode):
 
     @property
     def normalized_dim_count(self) -> int:
-        return self.attributes.normalized_dim_count or super().normalized_dim_count
+        x, scale = self.inputs["x"].dims, self.inputs["scale"].dims
+        shared = len(x) if scale == x else super().normalized_dim_count
+        return self.attributes.normalized_dim_count or shared
 
     def validate(self) -> None:
         self.validate_norm()
@@ -168,7 +170,7 @@ class LayernormNode(TrailingNormNode):
     def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
         x, scale, bias, epsilon = (self.bounded(inputs, errors, port) for port in self.input_ports)
         mean, difference, variance = self.moments(x, self.axes)
-        inverse = (variance + epsilon).rsqrt()
+        inverse = variance.inverse_root(epsilon)
         y = difference * inverse * scale + bias
         return {"y": y.error, "mean": mean.error, "inv_variance": inverse.error}
 
@@ -211,7 +213,7 @@ class RmsnormNode(TrailingNormNode):
 
     def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
         x, scale, epsilon = (self.bounded(inputs, errors, port) for port in self.input_ports[:3])
-        inverse = (x.square().mean(self.axes) + epsilon).rsqrt()
+        inverse = x.square().mean(self.axes).inverse_root(epsilon)
         y = x * inverse * scale
         if "bias" in inputs:
             y = y + self.bounded(inputs, errors, "bias")

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
+from typing import cast
 
 import numpy as np
 
@@ -493,7 +494,7 @@ class PointwiseBuilder(GraphBuilder):
 
     def _operand(self, value: TensorAttr | Scalar) -> TensorAttr:
         if isinstance(value, np.generic):
-            value = value.item()
+            return self._operand(cast(Scalar, value.item()))
         if isinstance(value, bool | int | float):
             kind = (
                 DataType.BOOLEAN

@@ -1,12 +1,13 @@
 """Resampling: pooling forward, 1-D to 3-D, maximum and average, with an optional index of the maximum.
 
-Source of the semantics: hipDNN's front end; ``torch.nn.functional.max_pool*d`` and ``avg_pool*d`` with asymmetric padding.
+Source of the semantics: hipDNN's front end; ``torch.nn.functional.max_pool*d`` and ``avg_pool*d``, with padding that
+may differ at both ends.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import product
@@ -17,7 +18,8 @@ from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
-from graph_api.tensor import TensorAttr, int_tuple
+from graph_api.ops._spatial import PerAxis, per_axis, spatial_rank
+from graph_api.tensor import TensorAttr
 
 __all__ = ["PaddingMode", "ResampleAttributes", "ResampleBuilder", "ResampleFwdNode", "ResampleMode"]
 
@@ -42,9 +44,9 @@ class ResampleAttributes(Attributes):
     """Attributes of pooling, one entry per spatial dim.
 
     Attributes:
-        mode: MAXPOOL; AVGPOOL_EXCLUDE_PADDING divides by the number of elements of the window that lie inside the image,
-            AVGPOOL_INCLUDE_PADDING by the volume of the window.
-        padding_mode: of MAXPOOL: NEG_INF_PAD ignores the padding, with ZERO_PAD it competes as 0. Averages add 0 for it.
+        mode: MAXPOOL; AVGPOOL_EXCLUDE_PADDING divides by the number of elements of the window that lie inside the
+            image, AVGPOOL_INCLUDE_PADDING by the volume of the window.
+        padding_mode: of MAXPOOL: NEG_INF_PAD ignores the padding, with ZERO_PAD it competes as 0. Averages add 0.
         pre_padding, post_padding: at least 0. stride, window: at least 1.
         generate_index: MAXPOOL also writes where the maximum came from.
     """
@@ -145,7 +147,9 @@ class ResampleFwdNode(Node):
 
     def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
         x = inputs["x"]
-        shift = errors["x"] + np.where(self.inputs["x"].data_type.eps < self.compute.eps, self.compute.eps, 0.0) * np.abs(x)
+        shift = errors["x"] + np.where(
+            self.inputs["x"].data_type.eps < self.compute.eps, self.compute.eps, 0.0
+        ) * np.abs(x)
         shift = np.broadcast_to(shift, x.shape)
         if not self.attributes.is_max:
             terms = math.prod(self.attributes.window)
@@ -206,11 +210,11 @@ class ResampleBuilder(GraphBuilder):
         x: TensorAttr,
         *,
         mode: ResampleMode,
-        window: int | Sequence[int],
-        stride: int | Sequence[int] | None = None,
-        padding: int | Sequence[int] | None = None,
-        pre_padding: int | Sequence[int] | None = None,
-        post_padding: int | Sequence[int] | None = None,
+        window: PerAxis,
+        stride: PerAxis = None,
+        padding: PerAxis = None,
+        pre_padding: PerAxis = None,
+        post_padding: PerAxis = None,
         padding_mode: PaddingMode = PaddingMode.NEG_INF_PAD,
         generate_index: bool = False,
         compute_data_type: DataType | None = None,
@@ -232,23 +236,16 @@ class ResampleBuilder(GraphBuilder):
         Raises:
             GraphError: attributes that do not fit.
         """
-        if not isinstance(x, TensorAttr) or not x.has_dims or x.rank < 3:
-            raise GraphError(f"resample: x must be a tensor of the graph with dims [N, C, spatial...], got {x!r}")
         if padding is not None and (pre_padding is not None or post_padding is not None):
             raise GraphError("resample: give padding=, or pre_padding= and post_padding=, not both")
-        rank = x.rank - 2
-
-        def per_axis(value: int | Sequence[int] | None, what: str) -> tuple[int, ...]:
-            value = 0 if value is None else value
-            return int_tuple([value] * rank if not isinstance(value, Sequence | np.ndarray) else value, what)
-
+        rank = spatial_rank("resample", (x,), (window, stride, padding, pre_padding, post_padding))
         attributes = ResampleAttributes(
             mode=mode,
             padding_mode=padding_mode,
-            pre_padding=per_axis(padding if pre_padding is None else pre_padding, "pre_padding"),
-            post_padding=per_axis(padding if post_padding is None else post_padding, "post_padding"),
-            stride=per_axis(window if stride is None else stride, "stride"),
-            window=per_axis(window, "window"),
+            pre_padding=per_axis(padding if pre_padding is None else pre_padding, rank, "pre_padding"),
+            post_padding=per_axis(padding if post_padding is None else post_padding, rank, "post_padding"),
+            stride=per_axis(window if stride is None else stride, rank, "stride"),
+            window=per_axis(window, rank, "window"),
             generate_index=generate_index,
         )
         optional = ("index",) if generate_index else ()

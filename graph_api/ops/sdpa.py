@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import ml_dtypes
 import numpy as np
@@ -20,7 +20,7 @@ from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
-from graph_api.tensor import TensorAttr
+from graph_api.tensor import TensorAttr, int_tuple
 
 __all__ = [
     "AttentionImplementation",
@@ -124,18 +124,20 @@ class SdpaAttributes(Attributes):
             value = getattr(self, field)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+            number = float(cast("float", value)) if isinstance(value, int | float | np.floating) else math.nan
+            if isinstance(value, bool) or not math.isfinite(number):
                 raise GraphError(f"sdpa: {field} must be a finite number, got {value!r}")
-            object.__setattr__(self, field, float(value))
+            object.__setattr__(self, field, number)
         if not 0.0 <= (self.dropout_probability or 0.0) < 1.0:
             raise GraphError(f"sdpa: dropout_probability {self.dropout_probability} is outside 0 <= p < 1")
         for field in ("left_bound", "right_bound", "max_seq_len_kv"):
             value = getattr(self, field)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or not -(2**31) < value < 2**31:
+            (number,) = int_tuple([value], f"sdpa: {field}")
+            if not -(2**31) < number < 2**31:
                 raise GraphError(f"sdpa: {field} must be an integer of 32 bits, got {value!r}")
-            object.__setattr__(self, field, int(value))
+            object.__setattr__(self, field, number)
 
     @property
     def window(self) -> Window:
@@ -184,7 +186,8 @@ class SdpaNode(Node):
     attributes_type = SdpaAttributes
     attributes: SdpaAttributes
     input_ports = (
-        "q", "k", "v", "attn_mask", "scale", "seq_len_q", "seq_len_kv", "sink_token", "seed", "offset", *_UNSETTLED_INPUTS,
+        "q", "k", "v", "attn_mask", "scale", "seq_len_q", "seq_len_kv", "sink_token", "seed", "offset",
+        *_UNSETTLED_INPUTS,
     )  # fmt: skip
     optional_inputs = input_ports[3:]
     output_ports = ("o", "stats", "max", "sum_exp", *_UNSETTLED_OUTPUTS)
@@ -228,10 +231,13 @@ class SdpaNode(Node):
         self._check_mask()
         self._check_lengths()
         if ("stats" in self.outputs) != self.attributes.generate_stats:
-            raise self.fail(f"generate_stats={self.attributes.generate_stats}, but stats is {'' if 'stats' in self.outputs else 'not '}an output")
+            state = "an output" if "stats" in self.outputs else "no output"
+            raise self.fail(f"generate_stats={self.attributes.generate_stats}, but stats is {state}")
         scale = self.inputs.get("scale")
         if scale is not None and (scale.volume != 1 or self.attributes.attn_scale_value is not None):
-            raise self.fail(f"give one scale: attn_scale_value, or a tensor of 1 element; '{scale.name}' has dims {scale.dims}")
+            raise self.fail(
+                f"give one scale: attn_scale_value, or a tensor of 1 element; '{scale.name}' is {scale.dims}"
+            )
         sink = self.inputs.get("sink_token")
         if sink is not None and sink.dims != (1, self.score_dims[1], 1, 1):
             raise self.fail(f"sink_token '{sink.name}' must have dims {(1, self.score_dims[1], 1, 1)}, got {sink.dims}")
@@ -254,7 +260,8 @@ class SdpaNode(Node):
         for port in ("q", "k", "v", "attn_mask", "scale", "sink_token"):
             tensor = self.inputs.get(port)
             if tensor is not None and not tensor.data_type.is_float:
-                hint = "; it is added to the scores: make 0 and -inf of it with BINARY_SELECT" if port == "attn_mask" else ""
+                added = "; it is added to the scores: make 0 and -inf of it with BINARY_SELECT"
+                hint = added if port == "attn_mask" else ""
                 raise self.fail(f"{port} '{tensor.name}' must be floating point, got {tensor.data_type.name}{hint}")
 
     def _check_mask(self) -> None:
@@ -270,7 +277,10 @@ class SdpaNode(Node):
         for port in ("seq_len_q", "seq_len_kv"):
             tensor = self.inputs.get(port)
             if (tensor is not None) != self.attributes.padding_mask:
-                raise self.fail(f"padding_mask={self.attributes.padding_mask} and {port} is {'given' if tensor else 'missing'}; they belong together")
+                state = "given" if tensor is not None else "missing"
+                raise self.fail(
+                    f"padding_mask={self.attributes.padding_mask} and {port} is {state}; they belong together"
+                )
             if tensor is None:
                 continue
             if tensor.dims != (batch, 1, 1, 1):
@@ -334,14 +344,15 @@ class SdpaNode(Node):
         heads = self.score_dims[1]
         k, v = (np.repeat(inputs[port], heads // inputs[port].shape[1], axis=1) for port in ("k", "v"))
         if self.attributes.padding_mask:
-            inside = np.arange(k.shape[2]).reshape(1, 1, -1, 1) < inputs["seq_len_kv"]
+            positions: Array = np.arange(float(k.shape[2])).reshape(1, 1, -1, 1)
+            inside = positions < inputs["seq_len_kv"]
             k, v = np.where(inside, k, 0.0), np.where(inside, v, 0.0)
         return k, v
 
-    def _allowed(self, inputs: Arrays) -> Array:
+    def _allowed(self, inputs: Arrays) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which query sees which key, by window and lengths: booleans that broadcast to the scores."""
         _, _, sq, skv = self.score_dims
-        i, j = np.arange(sq).reshape(1, 1, -1, 1), np.arange(skv).reshape(1, 1, 1, -1)
+        i, j = np.arange(sq)[:, None], np.arange(skv)[None, :]
         lengths = (inputs["seq_len_q"], inputs["seq_len_kv"]) if self.attributes.padding_mask else (sq, skv)
         window = self.attributes.window
         diagonal = i + (lengths[1] - lengths[0] if window.bottom_right else 0)
@@ -356,12 +367,13 @@ class SdpaNode(Node):
         softmax = self._softmax(inputs)
         eps = self.compute.eps
         dead = softmax.max == -np.inf
+        total = np.where(softmax.sum == 0, 1.0, softmax.sum)
         d_scores = np.where(softmax.scores == -np.inf, 0.0, self._score_error(inputs, errors, softmax))
-        weights = softmax.weights / np.where(softmax.sum == 0, 1.0, softmax.sum)
+        weights = softmax.weights / total
         d_sum = np.sum(weights * np.expm1(np.minimum(d_scores, 50.0)), axis=3, keepdims=True)
         d_max = np.max(d_scores, axis=3, keepdims=True)
         terms = softmax.scores.shape[3]
-        magnitude = np.abs(np.where(dead, 0.0, softmax.max)) + np.abs(np.log(np.where(softmax.sum == 0, 1.0, softmax.sum)))
+        magnitude = np.abs(np.where(dead, 0.0, softmax.max)) + np.abs(np.log(total))
         bounds = {
             "o": self._output_error(inputs, errors, outputs["o"], softmax, weights, d_scores),
             "stats": np.where(dead, 0.0, d_sum + self.gamma(terms) + 8.0 * eps * (1.0 + magnitude)),
@@ -381,9 +393,10 @@ class SdpaNode(Node):
             # q * scale and then q * scale * log2(e) may be rounded to q's type, in which the matrix unit takes it. Two
             # uniform errors per product: their sum is within 4 of its deviations, and never above the sum of all.
             bound = bound + scale * operand * np.minimum(4.0 / math.sqrt(6.0) * np.sqrt((q * q) @ (k * k)), q @ k)
-        for port, grow in (("q", lambda e: np.broadcast_to(e, q.shape) @ k), ("k", lambda e: q @ self._heads(e, k))):
-            if np.any(errors[port]):
-                bound = bound + scale * grow(errors[port])
+        if np.any(errors["q"]):
+            bound = bound + scale * (np.broadcast_to(errors["q"], q.shape) @ k)
+        if np.any(errors["k"]):
+            bound = bound + scale * (q @ self._heads(errors["k"], k))
         if "scale" in inputs:
             bound = bound + (errors["scale"].ravel()[0] + eps * scale) * (q @ k)
         if "attn_mask" in inputs:
@@ -409,7 +422,7 @@ class SdpaNode(Node):
         relative = np.expm1(np.minimum(d_scores, 50.0))
         if kind.eps > self.compute.eps:
             # The weights are rounded to v's type; matrix units flush what is below its normal range to zero.
-            smallest = float(ml_dtypes.finfo(kind.numpy).smallest_normal)
+            smallest = float(cast("Any", ml_dtypes.finfo(kind.numpy)).smallest_normal)
             relative = relative + 0.5 * kind.eps
             lost = np.minimum(softmax.weights, smallest) * (softmax.weights < smallest)
             weights_lost = lost / np.where(softmax.sum == 0, 1.0, softmax.sum)
@@ -417,7 +430,8 @@ class SdpaNode(Node):
             weights_lost = np.zeros(())
         moved = weights * relative + weights_lost
         sums = self.gamma(softmax.scores.shape[3]) + 4.0 * self.compute.eps
-        bound = moved @ values + np.sum(moved, axis=3, keepdims=True) * np.abs(o) + sums * (weights @ values + np.abs(o))
+        bound = moved @ values + np.sum(moved, axis=3, keepdims=True) * np.abs(o)
+        bound = bound + sums * (weights @ values + np.abs(o))
         if np.any(errors["v"]):
             full = np.broadcast_to(errors["v"], self.inputs["v"].dims)
             bound = bound + weights @ np.repeat(full, v.shape[1] // full.shape[1], axis=1)

@@ -23,8 +23,8 @@ LEAST_MASK = -2.0e38
 class FusedAttention(NamedTuple):
     """All FLOAT: sum of weights * v [B, H, Sq, Dv]; largest score and sum of weights [B, H, Sq, 1].
 
-    The scores of ``max`` are those of the exponential function with base 2: score * log2(e). A row that sees nothing has
-    the sum 0.
+    The scores of ``max`` are those of the exponential function with base 2: score * log2(e). A row that sees nothing
+    has the sum 0.
     """
 
     total: Value
@@ -37,9 +37,9 @@ def fused_attention(
 ) -> FusedAttention:
     """The parts of softmax(scale * q k^T + mask) v, as one ``iree_linalg_ext.online_attention``.
 
-    Unlike ``torch.aten.scaled_dot_product_attention`` its results are FLOAT whatever its operands, so that what follows in
-    the graph sees one rounding; a row that sees no key gives 0 / 0 parts that can be told from NaN; heads of k and v
-    repeat, and the mask broadcasts, without being written out.
+    Unlike ``torch.aten.scaled_dot_product_attention`` its results are FLOAT whatever its operands, so that what follows
+    in the graph sees one rounding; a row that sees no key can be told from NaN; heads of k and v repeat, and the mask
+    broadcasts, without being written out.
 
     Args:
         q, k, v: [B, H, Sq, D], [B, Hk, Skv, D], [B, Hv, Skv, Dv]; H is a multiple of Hk and of Hv.
@@ -81,12 +81,13 @@ def _function(
     """The text of a private function around the operation."""
     total, row = (builtin_tensor(dims, DataType.FLOAT) for dims in results[:2])
     types = {name: builtin_tensor(value.dims, value.dtype) for name, value in operands.items()}
-    order = [name for name in ("q", "k", "v", "scale", "mask", "total", "max", "sum") if name in uses or name == "scale"]
+    order = ["q", "k", "v", "scale", *(["mask"] if "mask" in uses else []), "total", "max", "sum"]
     maps = ", ".join(f"affine_map<({', '.join(loops)}) -> ({', '.join(uses.get(name, []))})>" for name in order)
     ins = [name for name in order if name in ("q", "k", "v", "scale", "mask")]
     first = "%max" if "max" in operands else "%start"
+    arguments = ", ".join(f"%{name}: {kind}" for name, kind in types.items())
     return f"""
-func.func private @attention({", ".join(f"%{name}: {kind}" for name, kind in types.items())}) -> ({total}, {row}, {row}) {{
+func.func private @attention({arguments}) -> ({total}, {row}, {row}) {{
   %scale = arith.constant {_f32(scale)} : f32
   %zero = arith.constant 0.0 : f32
   %least = arith.constant {_f32(_START)} : f32
@@ -180,8 +181,9 @@ def visibility(e: Emitter, dims: tuple[int, int, int, int], window: Window, leng
     text = f"""
 func.func private @visible({", ".join(f"{n}_in: {k}" for n, k in zip(names, kinds, strict=True))}) -> {result} {{
   %empty = tensor.empty() : {result}
-  %made = linalg.generic {{indexing_maps = [{", ".join(maps)}], iterator_types = ["parallel", "parallel", "parallel", "parallel"]}}
-    {ins} outs(%empty : {result}) {{
+  %made = linalg.generic {{
+    indexing_maps = [{", ".join(maps)}], iterator_types = ["parallel", "parallel", "parallel", "parallel"]
+  }} {ins} outs(%empty : {result}) {{
   ^bb0({", ".join([*(f"{name}: i32" for name in names), "%old: i1"])}):
     %row = linalg.index 2 : index
     %column = linalg.index 3 : index

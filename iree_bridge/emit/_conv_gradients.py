@@ -111,7 +111,7 @@ def _phase_filters(e: Emitter, node: ConvDgradNode, axes: Sequence[_Axis], w: Va
 def _phase_filter_function(
     w: Value, order: Sequence[int], axes: Sequence[_Axis], groups: int, *, mirrored: bool
 ) -> str:
-    """A function from w, its dims in the given order, to [g, C/g, phases..., taps..., K/g]; zero where no position is."""
+    """A function from w, its dims in the given order, to [g, C/g, phases..., taps..., K/g]; 0 where no position is."""
     k, per_group = w.dims[:2]
     rank = len(axes)
     source = builtin_tensor([w.dims[axis] for axis in order], w.dtype)

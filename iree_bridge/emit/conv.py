@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from graph_api import DataType, TensorAttr
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
-from iree_bridge.emit import _conv_cpu
+from iree_bridge.emit import _conv_cpu, _conv_grouped
 from iree_bridge.emitter import Emitter, Value, rule
 
 __all__ = ["conv_fprop", "convolution", "cropped", "operand_type", "operands"]
@@ -24,12 +24,13 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
     e.write(node, "y", y)
 
 
-def operands(e: Emitter, node: ConvNode, *ports: str) -> list[Value]:
-    """The two inputs at ``ports`` in the one type in which they are multiplied."""
-    dtype = operand_type(*(node.inputs[port].data_type for port in ports), node.compute)
+def operands(e: Emitter, node: ConvNode, first: str, second: str) -> tuple[Value, Value]:
+    """The inputs at two ports in the one type in which they are multiplied."""
+    a, b = node.inputs[first], node.inputs[second]
+    dtype = operand_type(a.data_type, b.data_type, node.compute)
     if dtype is DataType.BFLOAT16 and e.target.chip == "gfx908":
         dtype = DataType.FLOAT  # the compiler does not use the bf16 matrix instructions of this chip
-    return [_operand(e, node.inputs[port], dtype) for port in ports]
+    return _operand(e, a, dtype), _operand(e, b, dtype)
 
 
 def _operand(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
@@ -60,7 +61,14 @@ def operand_type(x: DataType, w: DataType, compute: DataType) -> DataType:
 
 
 def convolution(
-    e: Emitter, attributes: ConvAttributes, x: Value, w: Value, groups: int, compute: DataType, *, channels_last: bool = False
+    e: Emitter,
+    attributes: ConvAttributes,
+    x: Value,
+    w: Value,
+    groups: int,
+    compute: DataType,
+    *,
+    channels_last: bool = False,
 ) -> Value:
     """The forward convolution of logical x and w; the filter is used as it is.
 
@@ -69,12 +77,13 @@ def convolution(
     attributes, x = _without_strided_points(e, attributes, x, w)
     if channels_last:
         return _conv_cpu.channels_last(e, attributes, x, w, groups)
-    if attributes.pre_padding != attributes.post_padding:
-        x = e.pad(x, list(zip(attributes.pre_padding, attributes.post_padding, strict=True)))
-        zeros = (0,) * len(attributes.stride)
-        attributes = replace(attributes, pre_padding=zeros, post_padding=zeros)
     out = [attributes.output_size(i, size, w.dims[i + 2]) for i, size in enumerate(x.dims[2:])]
     dtype = compute if compute.is_float == x.dtype.is_float else x.dtype
+    if len(out) == 3 and groups > 1:
+        return _conv_grouped.grouped_3d(e, attributes, _met(e, attributes, x, w, out), w, groups, out, dtype)
+    if attributes.pre_padding != attributes.post_padding:
+        padding = list(zip(attributes.pre_padding, attributes.post_padding, strict=True))
+        x, attributes = e.pad(x, padding), _with_padding(attributes, [(0, 0)] * len(out))
     if len(out) == 1:
         y = _convolution_op(e, _as_2d(attributes), _unsqueeze(e, x), _unsqueeze(e, w), groups, [1, *out], dtype)
         return e.reshape(y, (x.dims[0], w.dims[0], *out))
@@ -91,9 +100,7 @@ def _convolution_op(
     )  # fmt: skip
 
 
-def _without_strided_points(
-    e: Emitter, attributes: ConvAttributes, x: Value, w: Value
-) -> tuple[ConvAttributes, Value]:
+def _without_strided_points(e: Emitter, attributes: ConvAttributes, x: Value, w: Value) -> tuple[ConvAttributes, Value]:
     """Gives dims of output size 1 the stride 1: the compiler fails on them ("inferred input/output operand").
 
     The window is met once, so the end of padded x is cut to the filter's span.
@@ -121,6 +128,15 @@ def cropped(
             left[i] = (0, 0)
         value = e.slice(value, axis, max(-before, 0), value.dims[axis] - max(-after, 0))
     return value, left
+
+
+def _met(e: Emitter, attributes: ConvAttributes, x: Value, w: Value, out: Sequence[int]) -> Value:
+    """Padded x, without what no window meets at its ends."""
+    ends = [
+        attributes.stride[i] * (out[i] - 1) + attributes.dilation[i] * (w.dims[i + 2] - 1) + 1 - size - pre
+        for i, (size, pre) in enumerate(zip(x.dims[2:], attributes.pre_padding, strict=True))
+    ]
+    return e.pad(*cropped(e, x, list(zip(attributes.pre_padding, ends, strict=True))))
 
 
 def _with_padding(attributes: ConvAttributes, padding: Sequence[tuple[int, int]]) -> ConvAttributes:

@@ -14,7 +14,7 @@ __all__ = ["custom_op"]
 
 @rule("custom_op")
 def custom_op(e: Emitter, node: CustomOpNode) -> None:
-    """Operands and results have the data types of their tensors; the text is checked again, on this side of the pipe."""
+    """Operands and results have their tensors' data types; the text is checked again, on this side of the pipe."""
     try:
         text = checked_text(node, "custom")
     except CustomTextError as error:
@@ -24,6 +24,7 @@ def custom_op(e: Emitter, node: CustomOpNode) -> None:
     try:
         made = e.call_function(text, operands, results)
     except ir.MLIRError as error:
-        raise CompileError(f"custom_op '{node.name}': the text of '{node.attributes.custom_op_id}' is not valid MLIR: {error}") from error
+        identity = node.attributes.custom_op_id
+        raise CompileError(f"custom_op '{node.name}': the text of '{identity}' is not valid MLIR: {error}") from error
     for (port, tensor), result in zip(node.outputs.items(), made, strict=True):
         e.write(node, port, Value(result, tensor.dims, tensor.data_type))

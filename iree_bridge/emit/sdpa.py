@@ -14,6 +14,7 @@ from iree_bridge.emit.matmul import product
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.target import Target
+from iree_bridge.types import TORCH_CODE
 
 __all__ = ["sdpa", "uses_fused"]
 
@@ -64,8 +65,10 @@ def _operands(e: Emitter, node: SdpaNode) -> _Operands:
 
 def _cut(e: Emitter, x: Value, length: Value) -> Value:
     """Zeros behind the length: what stands there may be anything, NaN too, and 0 * NaN is NaN."""
-    line = e.reshape(e.op("aten.arange", (x.dims[2],), DataType.INT32, x.dims[2], 3, None, None, None), (1, 1, x.dims[2], 1))
-    inside = e.op("aten.lt.Tensor", (x.dims[0], 1, x.dims[2], 1), DataType.BOOLEAN, line, length)
+    size = x.dims[2]
+    line = e.op("aten.arange", (size,), DataType.INT32, size, TORCH_CODE[DataType.INT32], None, None, None)
+    positions = e.reshape(line, (1, 1, size, 1))
+    inside = e.op("aten.lt.Tensor", (x.dims[0], 1, size, 1), DataType.BOOLEAN, positions, length)
     return e.op("aten.where.self", x.dims, x.dtype, inside, x, e.splat(0.0, (1, 1, 1, 1), x.dtype))
 
 
@@ -82,7 +85,8 @@ def _visible(e: Emitter, node: SdpaNode) -> Value | None:
     window, padded = node.attributes.window, node.attributes.padding_mask
     if window.is_open and not padded:
         return None
-    lengths = [e.reshape(_length(e, node, port), (node.score_dims[0],)) for port in ("seq_len_q", "seq_len_kv") if padded]
+    batch = node.score_dims[0]
+    lengths = [e.reshape(_length(e, node, port), (batch,)) for port in ("seq_len_q", "seq_len_kv") if padded]
     return visibility(e, node.score_dims, window, lengths)
 
 

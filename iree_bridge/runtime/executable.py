@@ -139,6 +139,13 @@ class Executable:
         mask = on_host if self.device.is_gpu else 0
         self._launch((*pointers, workspace, mask) if workspace or mask else tuple(pointers))
 
+    def bind_pointers(self, pointers: Sequence[int], workspace: int = 0, on_host: int = 0) -> BoundCall:
+        """What ``run_pointers`` does, prepared for calls that launch at once; arguments and errors are the same."""
+        if len(pointers) != len(self._arguments) or not all(pointers):
+            raise self._wrong_pointers(pointers)
+        mask = on_host if self.device.is_gpu else 0
+        return BoundCall(self, (*pointers, workspace, mask) if workspace or mask else tuple(pointers), None)
+
     def on_stream(self, stream: int | None) -> Executable:
         """This executable with its work going to another stream of the same device; cached, so calls are cheap.
 

@@ -21,11 +21,12 @@ def custom_op(node: CustomOpNode, target: Target) -> None:
     """
     identity = node.attributes.custom_op_id
     if not identity.startswith(PREFIX):
-        raise Decline("custom_op_id", f"custom_op_id {identity!r:.80} belongs to another engine; ours begin with {PREFIX!r}")
+        shown = repr(identity)[:80]
+        raise Decline("custom_op_id", f"custom_op_id {shown} belongs to another engine; ours begin with {PREFIX!r}")
     for tensor in (*node.inputs.values(), *node.outputs.values()):
         if tensor.data_type not in ELEMENT:
-            raise Decline("dtype", f"tensor '{tensor.name}' is {tensor.data_type.name}, which the torch dialect has no type for")
+            raise Decline("dtype", f"tensor '{tensor.name}': the torch dialect has no type {tensor.data_type.name}")
     try:
         checked_text(node, "custom")
     except CustomTextError as error:
-        raise Decline(error.rule, f"custom operation {identity!r:.80}: {error}") from error
+        raise Decline(error.rule, f"custom operation {identity[:80]!r}: {error}") from error

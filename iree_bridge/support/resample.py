@@ -24,8 +24,8 @@ def resample_fwd(node: ResampleFwdNode, target: Target) -> None:
     if ignored and not (node.compute.is_float and node.outputs["y"].data_type.is_float) and _has_empty_window(node):
         raise Decline(
             "padding",
-            f"with pre_padding {a.pre_padding}, post_padding {a.post_padding} a window {a.window} meets nothing but padding, "
-            "whose maximum, minus infinity, no integer holds; use less padding, or ZERO_PAD",
+            f"with pre_padding {a.pre_padding}, post_padding {a.post_padding} a window {a.window} meets nothing but "
+            "padding, whose maximum, minus infinity, no integer holds; use less padding, or ZERO_PAD",
         )
     padded = [size + pre + post for size, pre, post in zip(x.dims[2:], a.pre_padding, a.post_padding, strict=True)]
     if a.generate_index and math.prod(padded) >= 2**31 - 1:

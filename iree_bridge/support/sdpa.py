@@ -18,7 +18,7 @@ _WHY = {
     "dropout_scale": "dropout is not served; leave it out, as inference does",
     "block_mask": "block masks are not served; add an equal mask of 0 and -inf with bias=",
     "rng_dump": "dropout is not served; leave it out, as inference does",
-    "sink_token together with max or sum_exp": "the sources do not say whether they count the sink; ask for stats, which does",
+    "sink_token together with max or sum_exp": "whether they count the sink is not settled; ask for stats, which does",
 }
 _SCALING = "8-bit scaling is not served; scale q, k, v and o with pointwise MUL, and the scores with attn_scale"
 

@@ -19,7 +19,7 @@ Dims = tuple[int, ...]
 
 def _strides(dims: Dims, layout: str) -> Dims | None:
     """Strides of [B, H, S, D]: BHSD and BSHD packed; QKV: a third of one packed buffer; PADDED: rows with a gap."""
-    b, h, s, d = dims
+    _, h, s, d = dims
     return {
         "BHSD": None,
         "BSHD": (s * h * d, d, h * d, 1),
@@ -175,7 +175,8 @@ _WINDOWS: dict[str, dict[str, Any]] = {
     "left_0_right_0": {"diagonal_band_left_bound": 0, "diagonal_band_right_bound": 0},
     "band": {"diagonal_band_left_bound": 2, "diagonal_band_right_bound": 1},
     "band_bottom_right": {
-        "diagonal_band_left_bound": 2, "diagonal_band_right_bound": 1, "diagonal_alignment": DiagonalAlignment.BOTTOM_RIGHT,
+        "diagonal_band_left_bound": 2, "diagonal_band_right_bound": 1,
+        "diagonal_alignment": DiagonalAlignment.BOTTOM_RIGHT,
     },
     "right_negative": {"diagonal_band_right_bound": -2},
     "far": {"diagonal_band_left_bound": 2**31 - 1, "diagonal_band_right_bound": 2**31 - 1},
@@ -226,12 +227,20 @@ def _option_cases() -> list[OpCase]:
     cases += [_case(f"shape_{name}", sizes, D.FLOAT, generate_stats=True) for name, sizes in _SHAPES.items()]
     cases += [_case(f"shape_{name}_f16", sizes, D.HALF) for name, sizes in _SHAPES.items()]
     for name, window in _WINDOWS.items():
-        cases.append(_case(f"window_{name}", _SMALL, D.FLOAT, generate_stats=True, fast=name == "band_bottom_right", **window))
-        cases.append(_case(f"window_{name}_more_queries", (1, 2, 2, 2, 11, 6, 8, 8), D.HALF, generate_stats=True, **window))
+        options = {"generate_stats": True, **window}
+        cases.append(_case(f"window_{name}", _SMALL, D.FLOAT, fast=name == "band_bottom_right", **options))
+        cases.append(_case(f"window_{name}_more_queries", (1, 2, 2, 2, 11, 6, 8, 8), D.HALF, **options))
     masks: dict[str, Dims] = {"full": (2, 4, 9, 12), "row": (9, 12), "head": (1, 4, 1, 12), "batch": (2, 1, 9, 12),
                               "column": (2, 1, 9, 1), "keys": (12,), "one": (1,), "rank_3": (4, 9, 12)}  # fmt: skip
     cases += [
-        _case(f"bias_{name}", _SMALL, D.HALF, bias=dims, inputs=_dead_rows if dims[-1] == 12 else None, fast=name == "full")
+        _case(
+            f"bias_{name}",
+            _SMALL,
+            D.HALF,
+            bias=dims,
+            fast=name == "full",
+            inputs=_dead_rows if dims[-1] == 12 else None,
+        )
         for name, dims in masks.items()
     ]
     cases += [
@@ -277,7 +286,8 @@ def _input_cases() -> list[OpCase]:
     cases = []
     for name, inputs in (("one_hot", _one_hot), ("large", _large_scores), ("cancel", _cancelling)):
         for dtype in (D.FLOAT, D.HALF, D.BFLOAT16):
-            cases.append(_case(f"{name}_{_SHORT[dtype]}", square, dtype, inputs=inputs, fast=(name, dtype) == ("one_hot", D.HALF)))
+            fast = (name, dtype) == ("one_hot", D.HALF)
+            cases.append(_case(f"{name}_{_SHORT[dtype]}", square, dtype, inputs=inputs, fast=fast))
     cases += [
         _case(f"layout_{layout.lower()}", square, D.HALF, layout=layout, fast=layout == "BSHD")
         for layout in ("BSHD", "QKV", "PADDED", "DS")

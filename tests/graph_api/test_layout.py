@@ -43,7 +43,11 @@ def test_named_layouts(layout: str, dims: Dims, expected: Dims) -> None:
 @pytest.mark.parametrize(
     ("layout", "dims", "message"),
     [
-        ("NHCW", (1, 2, 3, 4), "layout 'NHCW' is unknown; known are NCW, NWC, NCHW, NHWC, NCDHW, NDHWC; or give stride="),
+        (
+            "NHCW",
+            (1, 2, 3, 4),
+            "layout 'NHCW' is unknown; known are NCW, NWC, NCHW, NHWC, NCDHW, NDHWC; or give stride=",
+        ),
         ("", (1,), "layout '' is unknown"),
         (["NHWC"], (1, 2, 3, 4), "layout .* is unknown"),
         ("NHWC", (1, 2, 3), r"layout NHWC has 4 dims, dim=\(1, 2, 3\) has 3"),
@@ -143,9 +147,7 @@ def test_a_dense_tensor_is_its_physical_array_permuted(case: tuple[Dims, Dims]) 
 
 
 @given(dense(), st.integers(1, 3), st.integers(1, 3))
-def test_a_padded_tensor_is_the_corner_of_its_nested_extents(
-    case: tuple[Dims, Dims], fast: int, slow: int
-) -> None:
+def test_a_padded_tensor_is_the_corner_of_its_nested_extents(case: tuple[Dims, Dims], fast: int, slow: int) -> None:
     """Strides of a slice ``[..., ::fast]`` of an array whose slowest steps are ``slow`` times as wide."""
     dims, packed = case
     order = stride_order(dims, packed)

@@ -258,8 +258,8 @@ def test_bad_documents(change: Change, message: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", "nul", "1", '"x"', b"\xff\xfe\x00", b"\x80abc", None, 5, [], "[" * 100_000, '{"a":' * 100_000,
-     "\x00", '{"format": "fusilli-graph", "version": 1' + "0" * 5000 + "}", TEXT.replace("0.5", "-")],
+    ["", "{", "[]", "null", "nul", "1", '"x"', b"\xff\xfe\x00", b"\x80abc", None, 5, [], "[" * 100_000,
+     '{"a":' * 100_000, "\x00", '{"format": "fusilli-graph", "version": 1' + "0" * 5000 + "}", TEXT.replace("0.5", "-")],
     ids=range(17),
 )  # fmt: skip
 def test_what_is_no_document(text: Any) -> None:
@@ -298,9 +298,10 @@ def test_a_long_value_makes_no_long_message() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5,
-)  # fmt: skip
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
 
 
 def _places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -339,7 +340,12 @@ def graphs(draw: st.DrawFn) -> Graph:
               compute_data_type=draw(st.none() | st.just(DataType.FLOAT)))  # fmt: skip
     names = draw(st.lists(NAMES, min_size=8, max_size=8, unique=True))
     uids = draw(st.lists(st.integers(0, 2**63 - 1), min_size=8, max_size=8, unique=True))
-    label = iter([(draw(st.none() | st.just(name)), draw(st.none() | st.just(uid))) for name, uid in zip(names, uids, strict=True)])
+    label = iter(
+        [
+            (draw(st.none() | st.just(name)), draw(st.none() | st.just(uid)))
+            for name, uid in zip(names, uids, strict=True)
+        ]
+    )
 
     def tensor(dim: tuple[int, ...]) -> Any:
         name, uid = next(label)

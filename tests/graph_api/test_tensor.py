@@ -30,7 +30,14 @@ def test_what_is_not_known_yet_is_an_error_that_says_how_to_know_it() -> None:
 
 
 def test_setters_chain() -> None:
-    t = TensorAttr().set_name("a").set_uid(3).set_dim([2]).set_stride(np.array([1])).set_data_type(DataType.HALF)
+    t = (
+        TensorAttr()
+        .set_name("a")
+        .set_uid(3)
+        .set_dim([2])
+        .set_stride(np.array([1]).tolist())
+        .set_data_type(DataType.HALF)
+    )
     assert (t.name, t.uid, t.dims, t.strides, t.data_type) == ("a", 3, (2,), (1,), DataType.HALF)
     assert t.set_output(True).is_virtual is False
     assert t.set_output(False).is_virtual is True
@@ -114,7 +121,8 @@ def test_values_that_the_data_type_lacks(value: float, data_type: DataType) -> N
     [
         (-128, DataType.INT8, -128), (255, DataType.UINT8, 255), (2.0, DataType.INT32, 2), (True, DataType.BOOLEAN, 1),
         (0, DataType.BOOLEAN, 0), (True, DataType.INT32, 1), (0.1, DataType.HALF, float(np.float16(0.1))),
-        (1e9, DataType.HALF, np.inf), (float("-inf"), DataType.FLOAT, -np.inf), (np.float32(0.25), DataType.FLOAT, 0.25),
+        (1e9, DataType.HALF, np.inf), (float("-inf"), DataType.FLOAT, -np.inf),
+        (np.float32(0.25), DataType.FLOAT, 0.25),
     ],
 )  # fmt: skip
 def test_values_are_rounded_to_the_data_type(value: float, data_type: DataType, expected: float) -> None:

@@ -147,7 +147,11 @@ def _nhwc(array: Array) -> Array:
         ("x", np.zeros((2, 3, 5, 4), np.float32), r"input 'x': dims: expected \(2, 3, 4, 5\), got \(2, 3, 5, 4\)"),
         ("x", np.zeros((2, 4, 5, 3), np.float32), r"input 'x': dims: .*; dims are logical \(N, C, spatial\)"),
         ("x", np.zeros(DIMS, np.float16), "input 'x': dtype: expected float32, got float16; convert it"),
-        ("x", _nhwc(np.zeros(DIMS, np.float32)), r"input 'x': strides: expected \(60, 20, 5, 1\), got \(60, 1, 15, 3\)"),
+        (
+            "x",
+            _nhwc(np.zeros(DIMS, np.float32)),
+            r"input 'x': strides: expected \(60, 20, 5, 1\), got \(60, 1, 15, 3\)",
+        ),
         ("z", np.zeros(DIMS, np.float32), r"output 'z': strides: expected \(60, 1, 15, 3\), got \(60, 20, 5, 1\)"),
         ("b", np.zeros(3, np.float32), r"input 'b': rank: expected 4, got 1"),
         ("z", None, "no buffer for 'z'; add"),
@@ -225,10 +229,14 @@ def test_a_graph_that_is_declined_never_reaches_a_compiler() -> None:
     [
         (lambda g: build(g, "tpu"), ExecutionError, "device 'tpu' is unknown; use 'cpu', 'hip'"),
         (lambda g: build(g, ""), ExecutionError, "device '' is unknown"),
-        (lambda g: build(g, 3), ExecutionError, "device 3 is unknown"),
+        (lambda g: build(g, 3), ExecutionError, "device 3 is unknown"),  # type: ignore[arg-type]
         (lambda g: build(g, "cpu", stream=1), ExecutionError, "stream"),
         (lambda g: compile_graph(g, []), NotSupportedError, "no target was given"),
-        (lambda g: compile_graph(g, [Target.parse("gfx000")]), NotSupportedError, "target 'gfx000' is unknown; known are"),
+        (
+            lambda g: compile_graph(g, [Target.parse("gfx000")]),
+            NotSupportedError,
+            "target 'gfx000' is unknown; known are",
+        ),
         (
             lambda g: build(g, "cpu", options=Options(compile=CompileMode.NEVER)),
             CompileError,

@@ -14,7 +14,7 @@ __all__ = ["check_ir"]
 
 
 def check_ir(text: str, checks: str) -> None:
-    """Asserts that ``text`` satisfies FileCheck directives: ``CHECK:``, ``CHECK-NEXT:``, ``CHECK-NOT:``, ``[[X:%.*]]``...
+    """Asserts that ``text`` satisfies FileCheck directives: ``CHECK:``, ``CHECK-NEXT:``, ``[[X:%.*]]`` and so on.
 
     Raises:
         AssertionError: it does not, or ``checks`` holds no directive; the message has FileCheck's and the text.

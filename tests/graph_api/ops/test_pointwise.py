@@ -20,7 +20,7 @@ THIRD = [0, 1, 1, 0, 2, 1, 0, 0, 1, -1, 0, 1]
 CLIPS = {"relu_lower_clip": -0.75, "relu_upper_clip": 2.0, "relu_lower_clip_slope": 0.1}
 
 
-def evaluate(mode: PointwiseMode, *operands: Any, data_type: DataType = DataType.DOUBLE, **parameters: Any) -> Any:
+def evaluate(mode: PointwiseMode, *operands: Any, data_type: Any = DataType.DOUBLE, **parameters: Any) -> Any:
     """The reference of a graph with this one node."""
     g = Graph("g", io_data_type=data_type)
     tensors = [g.tensor(f"in_{i}", dim=np.shape(operand)) for i, operand in enumerate(operands)]
@@ -45,7 +45,7 @@ def gelu_tanh(x: float) -> float:
 
 
 # Each mode in Python floats, from its definition.
-Scalar = Callable[..., float]
+Scalar = Callable[..., Any]
 PLAIN: dict[PointwiseMode, Scalar] = {
     M.ABS: abs,
     M.NEG: lambda x: -x,
@@ -293,9 +293,15 @@ def test_an_input_that_is_left_out_in_between() -> None:
     ("arguments", "message"),
     [
         ({"mode": "ADD"}, "pointwise: mode must be a PointwiseMode, got 'ADD'"),
-        ({"mode": M.ADD, "swish_beta": 1.0}, "pointwise ADD: swish_beta=1.0 does not belong to this mode; its parameters"),
+        (
+            {"mode": M.ADD, "swish_beta": 1.0},
+            "pointwise ADD: swish_beta=1.0 does not belong to this mode; its parameters",
+        ),
         ({"mode": M.ADD, "axis": 0}, "axis=0 does not belong to this mode; its parameters are none"),
-        ({"mode": M.RELU_FWD, "elu_alpha": 1}, "its parameters are relu_lower_clip, relu_upper_clip, relu_lower_clip_slope"),
+        (
+            {"mode": M.RELU_FWD, "elu_alpha": 1},
+            "its parameters are relu_lower_clip, relu_upper_clip, relu_lower_clip_slope",
+        ),
         ({"mode": M.GEN_INDEX}, "pointwise GEN_INDEX: axis is missing"),
         ({"mode": M.GEN_INDEX, "axis": 1.5}, "pointwise GEN_INDEX: axis must be a whole number, got 1.5"),
         ({"mode": M.GEN_INDEX, "axis": math.inf}, "axis must be a whole number, got inf"),
@@ -330,15 +336,19 @@ def test_an_axis_out_of_range(axis: int) -> None:
 def test_scalars_become_constants() -> None:
     g = Graph("g", io_data_type=DataType.HALF)
     x = g.tensor("x", dim=(2,))
-    y = g.pointwise(M.ADD, g.pointwise(M.MUL, 2.5, x), np.float32(1))
+    y = g.pointwise(M.ADD, g.pointwise(M.MUL, 2.5, x), np.float32(1))  # type: ignore[arg-type]
     g.pointwise(M.BINARY_SELECT, y, -1, True).set_output()
     g.validate()
     constants = [(t.value, t.data_type, t.dims) for t in g.tensors if t.value is not None]
     assert constants == [
-        (2.5, DataType.FLOAT, (1,)), (1.0, DataType.FLOAT, (1,)), (-1, DataType.INT64, (1,)), (True, DataType.BOOLEAN, (1,)),
-    ]  # fmt: skip
+        (2.5, DataType.FLOAT, (1,)),
+        (1.0, DataType.FLOAT, (1,)),
+        (-1, DataType.INT64, (1,)),
+        (True, DataType.BOOLEAN, (1,)),
+    ]
     assert g.arguments().inputs == (x,)
-    assert list(g.reference({x: [1, 2]}).values())[0].tolist() == [3.5, 6.0]
+    (result,) = g.reference({x: [1, 2]}).values()
+    assert result.tolist() == [3.5, 6.0]
 
 
 # ---- inference -----------------------------------------------------------------------------------------------------
@@ -372,16 +382,15 @@ def infer(shapes: list[tuple[Dims, Dims | None]], mode: PointwiseMode = M.ADD) -
     ],
 )
 def test_dims_and_strides(shapes: list[tuple[Dims, Dims | None]], dims: Dims, strides: Dims) -> None:
-    if len(shapes) == 3:
-        y = infer(shapes, M.BINARY_SELECT)
-    else:
-        y = infer(shapes)
+    y = infer(shapes, M.BINARY_SELECT if len(shapes) == 3 else M.ADD)
     assert (y.dims, y.strides) == (dims, strides)
 
 
 @pytest.mark.parametrize("shapes", [[(2, 3), (2,)], [(2,), (3,)], [(4, 2, 3), (2, 1, 2)]])
 def test_dims_that_do_not_broadcast(shapes: list[Dims]) -> None:
-    with pytest.raises(GraphError, match=r"pointwise 'pointwise_0': inputs do not broadcast: 't0' .*, 't1' .*; right-aligned"):
+    with pytest.raises(
+        GraphError, match=r"pointwise 'pointwise_0': inputs do not broadcast: 't0' .*, 't1' .*; right-aligned"
+    ):
         infer([(shape, None) for shape in shapes])
 
 

@@ -27,7 +27,9 @@ ROOT = Path(__file__).resolve().parents[3]
 def conv_bias_relu(
     graph: str = "g", x: str = "x", conv: str = "conv", bias: str = "bias", act: str = "act", first_uid: int = 1
 ) -> Graph:
-    g = Graph(graph, io_data_type=DataType.HALF, intermediate_data_type=DataType.FLOAT, compute_data_type=DataType.FLOAT)
+    g = Graph(
+        graph, io_data_type=DataType.HALF, intermediate_data_type=DataType.FLOAT, compute_data_type=DataType.FLOAT
+    )
     a = g.tensor(x, dim=(2, 4, 6, 6), layout="NHWC", uid=first_uid)
     w = g.tensor(f"{x} w", dim=(8, 4, 3, 3), layout="NHWC", uid=first_uid + 7)
     b = g.tensor(f"{x} b", dim=(1, 8, 1, 1), uid=first_uid + 3)
@@ -75,7 +77,7 @@ def test_mixed_types_meet_in_the_compute_type() -> None:
 
 
 def test_a_repeated_input_is_one_row_and_a_result_without_work_is_kept_apart() -> None:
-    """Stride 0 becomes a dim of 1 that is expanded; a buffer overwritten with an argument as it stands has a barrier."""
+    """Stride 0 becomes a dim of 1 that is expanded; a result that is an input as it stands has a barrier."""
     g = Graph("g", io_data_type=DataType.FLOAT)
     x = g.tensor("x", dim=(2, 3), stride=(0, 1))
     g.pointwise(M.MUL, x, 2.0).set_output().set_name("y")
@@ -129,7 +131,7 @@ def test_locations_are_named_after_nodes_and_tensors() -> None:
         assert names[line.rpartition("loc(")[2].rstrip(")")] == name
 
 
-@pytest.mark.parametrize("name", ["0x", "layer-1/add", "%arg0", "a\0b", "loc(\"x\")", "名前", "x" * 5000])
+@pytest.mark.parametrize("name", ["0x", "layer-1/add", "%arg0", "a\0b", 'loc("x")', "名前", "x" * 5000])
 def test_any_name_can_be_emitted(name: str) -> None:
     g = Graph(name, io_data_type=DataType.FLOAT)
     g.pointwise(M.NEG, g.tensor(name, dim=(2,)), name=name).set_output()
@@ -139,8 +141,10 @@ def test_any_name_can_be_emitted(name: str) -> None:
 def test_the_text_is_the_same_in_another_process() -> None:
     """Hashes of strings differ between processes; nothing may depend on them."""
     code = (
-        "from graph_api import Graph; from iree_bridge.emitter import emit_module; from iree_bridge.target import Target; "
-        "import sys; sys.stdout.write(emit_module(Graph.from_json(sys.stdin.read()), Target.parse('gfx942')).located_ir)"
+        "import sys\nfrom graph_api import Graph\n"
+        "from iree_bridge.emitter import emit_module\nfrom iree_bridge.target import Target\n"
+        "graph = Graph.from_json(sys.stdin.read())\n"
+        "sys.stdout.write(emit_module(graph, Target.parse('gfx942')).located_ir)"
     )
     out = subprocess.run(
         [sys.executable, "-c", code],

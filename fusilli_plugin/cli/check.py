@@ -1,0 +1,94 @@
+"""``fusilli check``: suites that users run on their device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fusilli_plugin.checks.fusion import FusionResult, junit, run_case
+from fusilli_plugin.checks.fusion_cases import fusion_cases
+from fusilli_plugin.cli.base import (
+    command,
+    device_option,
+    json_option,
+    print_json,
+    print_table,
+    progress,
+    targets_option,
+)
+from iree_bridge import Device, Options, Target
+
+__all__ = ["check"]
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@command("check")
+@click.option("--suite", type=click.Choice(["fusion"]), default="fusion", show_default=True, help="What to check.")
+@device_option
+@targets_option(required=False, help_text="Also compile each case for these targets and count its dispatches.")
+@click.option("--filter", "pattern", default="", help="Only cases whose id contains this text.")
+@click.option("--junit", "junit_file", type=_FILE, help="Write the results as JUnit XML.")
+@json_option
+@click.pass_context
+def check(
+    ctx: click.Context,
+    suite: str,
+    device: str | None,
+    targets: tuple[str, ...],
+    pattern: str,
+    junit_file: Path | None,
+    as_json: bool,
+) -> None:
+    r"""Check fusion on a device: fused graphs, their nodes one by one, and float64 must agree.
+
+    Every element has its own tolerance; the columns show the largest error as a multiple of it. Exit code 1 if a result
+    is wrong or a case fails. Case ids are stable.
+
+    \b
+    Examples:
+      fusilli check --suite fusion --device cpu
+      fusilli check --device hip --target gfx942 --junit fusion.xml
+      fusilli check --device cpu --filter conv_bias_relu/nhwc --json
+    """
+    options = Options.from_env()
+    place = Device.parse(device or options.device)
+    wanted = [Target.parse(name) for name in targets]
+    cases = [case for case in fusion_cases() if pattern in case.id]
+    if not cases:
+        raise click.UsageError(f"no case of suite {suite} has {pattern!r} in its id")
+    results: list[FusionResult] = []
+    with progress() as step:
+        for index, case in enumerate(cases):
+            step.say(f"{index + 1}/{len(cases)} {case.id}")
+            results.append(run_case(case, place, wanted, options))
+    if junit_file:
+        junit_file.write_text(junit(results, f"fusilli.{suite}.{place}"))
+    if as_json:
+        print_json({"suite": suite, "device": str(place), "cases": [result.to_json() for result in results]})
+    else:
+        _print(results, [str(place.target), *map(str, wanted)])
+    ctx.exit(1 if any(result.status in ("wrong", "failed") for result in results) else 0)
+
+
+def _print(results: list[FusionResult], targets: list[str]) -> None:
+    columns = ["case", "status", "fused", "steps", "between", *(f"dispatches {target}" for target in targets)]
+    rows = [
+        [
+            result.id,
+            result.status,
+            *("-" if ratio is None else round(ratio, 3) for ratio in (result.fused, result.steps, result.between)),
+            *(result.dispatches.get(target, "-") for target in targets),
+        ]
+        for result in results
+    ]
+    print_table(columns, rows)
+    for result in results:
+        if result.message:
+            click.echo(f"{result.id}: {result.status}: {result.message}")
+    counts = {
+        status: sum(result.status == status for result in results)
+        for status in ("right", "wrong", "failed", "declined")
+    }
+    click.echo(", ".join(f"{count} {status}" for status, count in counts.items()))

@@ -1,0 +1,124 @@
+"""C programs that use the plugin, and folders with a graph and the buffers of one execution for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusilli_plugin.build import compile_shim
+from fusilli_plugin.importers import import_graph
+from fusilli_plugin.install import Place, write_sidecar
+from graph_api import Graph
+from graph_api.numerics import check
+from hipdnn_backend.wire import decode_graph
+
+ROOT = Path(__file__).resolve().parents[3]
+HOST = Path(__file__).with_name("host")
+GRAPHS = ROOT / "tests" / "data" / "hipdnn_graphs"
+
+
+def build_plugin(folder: Path) -> Path:
+    """The shim in a folder of its own, told by its sidecar file to use this interpreter and these sources."""
+    library = compile_shim(folder / "libfusilli_plugin.so")
+    write_sidecar(library, Place.of_this_interpreter())
+    return library
+
+
+def build_host(folder: Path) -> Path:
+    """The test program, linked to libc only."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("the test host is compiled with cc, which is not here")
+    program = folder / "host"
+    command = [compiler, "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
+    sources = [str(HOST / "plugin.c"), str(HOST / "host.c")]
+    subprocess.run([*command, *sources, "-pthread", "-ldl"], check=True, capture_output=True, timeout=120)
+    return program
+
+
+@dataclass
+class Case:
+    """A folder for the host, and what its outputs must be."""
+
+    folder: Path
+    graph: Graph
+    inputs: Mapping[Any, np.ndarray]
+
+    def wrong(self) -> list[str]:
+        """What differs from the float64 reference in the outputs that the host wrote."""
+        outputs: dict[Any, np.ndarray] = {}
+        for tensor in self.graph.arguments().outputs:
+            array = tensor.empty()
+            data = np.fromfile(self.folder / f"{tensor.uid}.out", np.uint8)
+            flat = np.lib.stride_tricks.as_strided(array, (tensor.nbytes // array.itemsize,), (array.itemsize,))
+            flat[...] = data.view(array.dtype)
+            outputs[tensor] = array
+        return [str(found) for found in check(self.graph, dict(self.inputs), outputs) if not found.ok]
+
+
+def make_case(folder: Path, data: bytes, seed: int = 0) -> Case:
+    """Seeded inputs for a graph, in its layout, with their uids."""
+    folder.mkdir(parents=True, exist_ok=True)
+    graph = import_graph(decode_graph(data))
+    inputs = graph.random_inputs(seed)
+    (folder / "graph.bin").write_bytes(data)
+    lines = []
+    for tensor, array in inputs.items():
+        flat = np.lib.stride_tricks.as_strided(array, (tensor.nbytes // array.itemsize,), (array.itemsize,))
+        flat.tofile(folder / f"{tensor.uid}.in")
+        lines.append(f"{tensor.uid} {tensor.nbytes} {tensor.uid}.in")
+    lines += [f"{tensor.uid} {tensor.nbytes} -" for tensor in graph.arguments().outputs]
+    (folder / "pack").write_text("\n".join(lines) + "\n")
+    return Case(folder, graph, inputs)
+
+
+@dataclass
+class Session:
+    """Plugin, host program and cache of a test; ``run`` starts the host with nothing else in its environment."""
+
+    plugin: Path
+    host: Path
+    cache: Path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What the host gets to see."""
+        return {"FUSILLI_DEVICE": "cpu", "FUSILLI_CACHE_DIR": str(self.cache), **more}
+
+    def start(
+        self, mode: str, case: Path, number: int = 0, *, scope: str = "local", plugin: Path | None = None, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the host to its end; the result may be a failure."""
+        command = [str(self.host), str(plugin or self.plugin), scope, mode, str(case), str(number)]
+        return subprocess.run(
+            command, env=self.environment(**env), capture_output=True, text=True, timeout=240, check=False, cwd="/"
+        )
+
+    def run(self, mode: str, case: Path, number: int = 0, **more: Any) -> str:
+        """Run the host; its output. Fails the test if the host fails."""
+        done = self.start(mode, case, number, **more)
+        assert done.returncode == 0, f"host {mode}: {done.returncode}\n{done.stdout}{done.stderr[-4000:]}"
+        return done.stdout
+
+
+def python_library() -> Path:
+    """This interpreter's shared library; skips the test where there is none, since a C host cannot be served then."""
+    folder, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
+    found = Path(str(folder), str(name))
+    if ".so" not in found.name or not found.exists():
+        pytest.skip(f"{sys.executable} has no shared library")
+    return found
+
+
+def environment_of_tests() -> dict[str, str]:
+    """For Python hosts: this repository's packages, nothing else of the caller's."""
+    return {"PYTHONPATH": str(ROOT), "PATH": os.defpath}

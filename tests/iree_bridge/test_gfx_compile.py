@@ -1,0 +1,44 @@
+"""Every case of the tables compiles for the AMD targets, or is declined as the table says. No GPU is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from graph_api import DataType, Graph, PointwiseMode
+from iree_bridge import Target
+from iree_bridge.compiler import compile_code
+from tests.cases import OpCase, all_cases
+from tests.support.cases import is_declined
+from tests.support.outcomes import GFX_TARGETS, case_id
+
+pytestmark = pytest.mark.mlir
+
+_CASES = [
+    pytest.param(case, target, id=f"{target}-{case_id(family, case)}", marks=pytest.mark.slow)
+    for family, case in all_cases()
+    for target in GFX_TARGETS
+]
+
+
+@pytest.mark.parametrize(("case", "target"), _CASES)
+def test_case(case: OpCase, target: str) -> None:
+    place = Target.parse(target)
+    if not is_declined(case, place):
+        assert compile_code(case.graph(), place).vmfb
+
+
+def test_a_fused_convolution_compiles_to_one_dispatch() -> None:
+    g = Graph("conv_bias_relu", io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
+    x = g.tensor("x", dim=(1, 16, 14, 14), layout="NHWC")
+    w = g.tensor("w", dim=(16, 16, 3, 3), layout="NHWC")
+    b = g.tensor("b", dim=(1, 16, 1, 1), layout="NHWC")
+    y = g.pointwise(PointwiseMode.ADD, g.conv_fprop(x, w, padding=1), b)
+    g.pointwise(PointwiseMode.RELU_FWD, y).set_output(True)
+    code = compile_code(g, Target.parse("gfx942"))
+    assert code.vmfb
+    assert code.dispatches == 1
+
+
+@pytest.mark.parametrize("target", GFX_TARGETS)
+def test_what_is_declined_is_what_the_tables_say(target: str) -> None:
+    assert all(isinstance(is_declined(case, Target.parse(target)), bool) for _, case in all_cases())
