@@ -103,12 +103,17 @@ class Built:
         """The code on a device and stream; one object as long as a plan uses it.
 
         Raises:
+            BadParamError: the device is of another kind than the one that the code is for.
             ExecutionError: the device is not there, or does not load the code.
             QuarantinedError: the code computes wrong results there.
         """
         with self._lock:
             executable = self._loaded.get(device)
             if executable is None:
+                if device.target != self.target:
+                    raise BadParamError(
+                        f"the plan of graph '{self.graph.name}' is for {self.target}, {device} is {device.target}"
+                    )
                 executable = self._load(device)
                 if self.options.verify_first:
                     quarantine.verify(self.graph, self.code, executable, self.options)
@@ -166,8 +171,7 @@ class FusilliEngine:
         self.options = options or Options.from_env()
         chosen = self.options.device if device is None else device
         self.device = chosen if isinstance(chosen, Device) else Device.parse(chosen)
-        reading = Reading.parse(self.options.wire_reading)
-        self._reading = replace(reading, newest_dtypes=reading.newest_dtypes or self.options.newest_dtypes)
+        self._reading = Reading.of(self.options)
         self._claim = claim.parse(self.options.claim)
         self._id = engine_id(self.options.engine_name)
         self._graphs: _Memo[bytes, _Known] = _Memo(_MAX_GRAPHS)

@@ -33,14 +33,14 @@ class GraphBuilder:
         """An empty graph.
 
         Args:
-            name: of the graph; any non-empty text.
+            name: of the graph; any text.
             io_data_type: of tensors with a buffer that do not set their own.
             intermediate_data_type: of virtual tensors that do not set their own; default: the compute type of the node
                 that makes them.
             compute_data_type: in which nodes compute and accumulate that do not set their own; default: DOUBLE if the
                 node has a DOUBLE input, else FLOAT if it has a floating-point input, else INT64 or INT32.
         """
-        checked_name(name, "a graph name")
+        checked_name(name, "a graph name", may_be_empty=True)
         for what, dtype in (
             ("io_data_type", io_data_type),
             ("intermediate_data_type", intermediate_data_type),

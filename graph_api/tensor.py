@@ -37,10 +37,10 @@ def int_tuple(values: object, what: str) -> Dims:
         raise GraphError(f"{what} must hold integers, got {_shown(values)}") from error
 
 
-def checked_name(name: object, what: str) -> str:
-    """``name`` if it is non-empty text that can be written as UTF-8; files and the compiler need that."""
-    if not isinstance(name, str) or not name:
-        raise GraphError(f"{what} must be a non-empty string, got {name!r}")
+def checked_name(name: object, what: str, *, may_be_empty: bool = False) -> str:
+    """``name`` if it is text that can be written as UTF-8; files and the compiler need that."""
+    if not isinstance(name, str) or not (name or may_be_empty):
+        raise GraphError(f"{what} must be a {'' if may_be_empty else 'non-empty '}string, got {name!r}")
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -12,7 +12,8 @@ _PREFIX = "FUSILLI_"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--support-json docs/support.json``: what ``make test-full`` writes."""
+    """``--support-json docs/support.json``: what ``make test-full`` writes; ``--device hip``: where cases run."""
+    parser.addoption("--device", default="cpu", metavar="D", help="where the case tables run: cpu, hip, cuda:0")
     parser.addoption(
         "--support-json", type=Path, metavar="F", help="merge what the case tests see into F and the README's table"
     )

@@ -196,7 +196,7 @@ _DTYPES = {"f32": DataType.FLOAT, "f16": DataType.HALF, "bf16": DataType.BFLOAT1
 
 
 def fusion_cases() -> list[FusionCase]:
-    """All cases. Each pattern runs in every layout and dtype; every way to fill the inputs in f32, one in the others."""
+    """All cases: each pattern in every layout and dtype; in f32 with every way to fill the inputs."""
     return [*_cases(_IMAGE_PATTERNS, ("nchw", "nhwc")), *_cases(_MATRIX_PATTERNS, ("row", "column"))]
 
 

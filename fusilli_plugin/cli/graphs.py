@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from graph_api import Graph, GraphError
+from graph_api import Graph, GraphError, NotSupportedError
+
+if TYPE_CHECKING:
+    from hipdnn_backend.wire import WireGraph
 
 __all__ = ["load_graph", "parse_graph"]
 
@@ -14,13 +18,49 @@ __all__ = ["load_graph", "parse_graph"]
 _MAX_BYTES = 64 << 20
 
 
-def _looks_like_json(data: bytes) -> bool:
+def _is_json(data: bytes) -> bool:
     return data.lstrip()[:1] == b"{"
+
+
+def _is_ours(data: bytes) -> bool:
+    return _is_json(data) and b'"format"' in data and b'"fusilli-graph"' in data
+
+
+def _is_wire(data: bytes) -> bool:
+    """The offset of a FlatBuffer's root table lies inside the buffer and is a multiple of 4."""
+    root = int.from_bytes(data[:4], "little")
+    return len(data) >= 12 and root % 4 == 0 and 4 <= root < len(data)
+
+
+def _from_hipdnn_json(data: bytes) -> Graph:
+    from hipdnn_backend.wire.json import graph_from_json
+
+    return _from_wire(lambda: graph_from_json(data))
+
+
+def _from_hipdnn_bytes(data: bytes) -> Graph:
+    from hipdnn_backend.wire import decode_graph
+
+    return _from_wire(lambda: decode_graph(data))
+
+
+def _from_wire(decode: Callable[[], WireGraph]) -> Graph:
+    """The graph in one of hipDNN's own forms."""
+    from fusilli_plugin.importers import Reading, import_graph
+    from hipdnn_backend.errors import WireError
+    from iree_bridge import Options
+
+    try:
+        return import_graph(decode(), Reading.of(Options.from_env()))
+    except (WireError, NotSupportedError) as error:
+        raise GraphError(str(error)) from error
 
 
 # (name, is it this format, read it); the first that matches reads
 _FORMATS: tuple[tuple[str, Callable[[bytes], bool], Callable[[bytes], Graph]], ...] = (
-    ("JSON of Graph.to_json", _looks_like_json, Graph.from_json),
+    ("JSON of Graph.to_json", _is_ours, Graph.from_json),
+    ("JSON of hipDNN", _is_json, _from_hipdnn_json),
+    ("bytes of hipDNN", _is_wire, _from_hipdnn_bytes),
 )
 
 

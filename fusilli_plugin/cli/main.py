@@ -36,6 +36,10 @@ _COMMANDS = {
     "doctor": ("doctor", "doctor"),
     "cache": ("cache", "cache"),
     "replay": ("replay", "replay"),
+    "install-plugin": ("plugin", "install_plugin"),
+    "plugin-dir": ("plugin", "show_plugin_dir"),
+    "selftest": ("selftest", "selftest"),
+    "warm": ("warm", "warm"),
 }
 
 

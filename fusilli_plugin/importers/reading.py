@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusilli_plugin.errors import BadParamError
+from iree_bridge import Options
 
 __all__ = ["Reading"]
 
@@ -49,3 +50,13 @@ class Reading:
                 known = "; ".join(f"{name}: {meaning}" for name, meaning in _WORDS.items())
                 raise BadParamError(f"FUSILLI_WIRE_READING: {word!r} means nothing; known are {known}")
         return cls(**{word.replace("-", "_"): True for word in chosen})
+
+    @classmethod
+    def of(cls, options: Options) -> Reading:
+        """The reading that options ask for.
+
+        Raises:
+            BadParamError: a word means nothing.
+        """
+        reading = cls.parse(options.wire_reading)
+        return replace(reading, newest_dtypes=reading.newest_dtypes or options.newest_dtypes)

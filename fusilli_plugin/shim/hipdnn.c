@@ -89,20 +89,14 @@ fusilli_link fusilli_python = {
 };
 
 static char engine_name[256] = "FUSILLI_ENGINE";
-static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
 
-static void name_engine(void) {
+__attribute__((constructor)) static void name_engine(void) {
   const char* name = secure_getenv("FUSILLI_ENGINE_NAME");
   if (name && *name && strlen(name) < sizeof(engine_name)) strcpy(engine_name, name);
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, as hipDNN makes ids of names
   for (const char* at = engine_name; *at; ++at) hash = (hash ^ (unsigned char)*at) * 0x100000001b3u;
   memcpy(&fusilli_python.engine_id, &hash, sizeof(hash));
   fusilli_python.engine_name = engine_name;
-}
-
-static int64_t engine_id(void) {
-  pthread_once(&engine_once, name_engine);
-  return fusilli_python.engine_id;
 }
 
 // ---- handles ------------------------------------------------------------------------------------------------------
@@ -207,14 +201,14 @@ EXPORT status_t hipdnnPluginSetLogLevel(int level) {
 EXPORT status_t hipdnnEnginePluginGetAllEngineIds(int64_t* ids, uint32_t max, uint32_t* count) {
   REQUIRE(count, "num_engines is NULL");
   REQUIRE(ids || !max, "engine_ids is NULL");
-  if (max) ids[0] = engine_id();
+  if (max) ids[0] = fusilli_python.engine_id;
   *count = 1;
   return SUCCESS;
 }
 
 EXPORT status_t hipdnnEnginePluginGetEngineName(int64_t id, const char** name) {
   REQUIRE(name, "name is NULL");
-  if (id != engine_id()) return refuse(NOT_APPLICABLE, __func__, "the engine is not of this plugin");
+  if (id != fusilli_python.engine_id) return refuse(NOT_APPLICABLE, __func__, "the engine is not of this plugin");
   *name = engine_name;
   return SUCCESS;
 }
@@ -280,7 +274,7 @@ EXPORT status_t hipdnnEnginePluginGetApplicableEngineIds(handle_t* handle, const
   *count = 0;
   int32_t yes = 0;
   if (!python_start() || fusilli_python.supports(known.device, BYTES(graph), &yes) != SUCCESS || !yes) return SUCCESS;
-  if (max) ids[0] = engine_id();
+  if (max) ids[0] = fusilli_python.engine_id;
   *count = 1;
   return SUCCESS;
 }
@@ -289,7 +283,7 @@ EXPORT status_t hipdnnEnginePluginGetEngineDetails(handle_t* handle, int64_t id,
                                                    const_data_t* details) {
   REQUIRE(details, "engine_details is NULL");
   REQUIRE(VALID(graph), "op_graph is NULL or empty");
-  REQUIRE(id == engine_id(), "the engine is not of this plugin");
+  REQUIRE(id == fusilli_python.engine_id, "the engine is not of this plugin");
   FIND_HANDLE(known);
   START_PYTHON();
   uintptr_t data = 0;

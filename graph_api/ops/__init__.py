@@ -14,5 +14,14 @@ from graph_api.ops.sdpa import SdpaBuilder
 __all__ = ["AllBuilders"]
 
 
-class AllBuilders(ConvBuilder, CustomOpBuilder, MatmulBuilder, NormBuilder, PointwiseBuilder, ReductionBuilder, ResampleBuilder, SdpaBuilder):
+class AllBuilders(
+    ConvBuilder,
+    CustomOpBuilder,
+    MatmulBuilder,
+    NormBuilder,
+    PointwiseBuilder,
+    ReductionBuilder,
+    ResampleBuilder,
+    SdpaBuilder,
+):
     """The builder methods of all families."""

@@ -50,6 +50,8 @@ class ConvAttributes(Attributes):
     convolution_mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION
 
     def __post_init__(self) -> None:
+        if not self.stride:
+            raise GraphError("convolution: stride () is empty; there must be at least one spatial dim")
         for field, least in (("pre_padding", 0), ("post_padding", 0), ("stride", 1), ("dilation", 1)):
             values = getattr(self, field)
             if len(values) != len(self.stride):

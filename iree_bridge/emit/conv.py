@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from graph_api import DataType, TensorAttr
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
-from iree_bridge.emit import _conv_cpu, _conv_grouped
+from iree_bridge.emit import _conv_cpu, _conv_generic
 from iree_bridge.emitter import Emitter, Value, rule
 
 __all__ = ["conv_fprop", "convolution", "cropped", "operand_type", "operands"]
@@ -46,13 +46,10 @@ def _operand(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
 
 
 def operand_type(x: DataType, w: DataType, compute: DataType) -> DataType:
-    """The one type in which both operands are multiplied: the wider; DOUBLE to compute in DOUBLE; INT32 for 8 bits.
-
-    An 8-bit integer convolution crashes the compiler (torch-mlir makes a null type of it), a 32-bit one does not.
-    """
+    """The one type in which both operands are multiplied: the wider; DOUBLE to compute in DOUBLE."""
     if compute is DataType.DOUBLE:
         return DataType.DOUBLE
-    if x is w and x.is_float:
+    if x is w and (x.is_float or x is DataType.INT8):
         return x
     if x.is_float or w.is_float:
         floats = [dtype for dtype in (x, w) if dtype.is_float]
@@ -78,9 +75,9 @@ def convolution(
     if channels_last:
         return _conv_cpu.channels_last(e, attributes, x, w, groups)
     out = [attributes.output_size(i, size, w.dims[i + 2]) for i, size in enumerate(x.dims[2:])]
-    dtype = compute if compute.is_float == x.dtype.is_float else x.dtype
-    if len(out) == 3 and groups > 1:
-        return _conv_grouped.grouped_3d(e, attributes, _met(e, attributes, x, w, out), w, groups, out, dtype)
+    dtype = _accumulator(x.dtype, compute)
+    if (len(out) == 3 and groups > 1) or x.dtype is DataType.INT8:
+        return _conv_generic.generic_convolution(e, attributes, _met(e, attributes, x, w, out), w, groups, out, dtype)
     if attributes.pre_padding != attributes.post_padding:
         padding = list(zip(attributes.pre_padding, attributes.post_padding, strict=True))
         x, attributes = e.pad(x, padding), _with_padding(attributes, [(0, 0)] * len(out))
@@ -88,6 +85,12 @@ def convolution(
         y = _convolution_op(e, _as_2d(attributes), _unsqueeze(e, x), _unsqueeze(e, w), groups, [1, *out], dtype)
         return e.reshape(y, (x.dims[0], w.dims[0], *out))
     return _convolution_op(e, attributes, x, w, groups, out, dtype)
+
+
+def _accumulator(operand: DataType, compute: DataType) -> DataType:
+    if compute.is_float == operand.is_float:
+        return compute
+    return DataType.INT32 if operand is DataType.INT8 else operand
 
 
 def _convolution_op(

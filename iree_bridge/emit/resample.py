@@ -93,7 +93,8 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     y = e.call(_pool_function(pool), [pool.x], pool.out, node.compute)
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
-        index = e.call(_index_function(pool), [pool.x, y], pool.out, DataType.INT32)
+        # The barrier keeps the two reductions apart: fused, they fail in the CPU compiler ("workgroup distribution").
+        index = e.call(_index_function(pool), [pool.x, e.barrier(y)], pool.out, DataType.INT32)
         e.write(node, "index", e.permute(index, back))
 
 

@@ -32,9 +32,14 @@ def sdpa(e: Emitter, node: SdpaNode) -> None:
 
 
 def uses_fused(node: SdpaNode, target: Target) -> bool:
-    """Whether ``target`` computes the node as one fused operation, which exists in FLOAT only."""
+    """Whether ``target`` computes the node as one fused operation, which exists in FLOAT only.
+
+    The compiler crashes on a single key, and does not distribute a single query of a single head.
+    """
+    batch, heads, queries, keys = node.score_dims
     composite = node.attributes.implementation is AttentionImplementation.COMPOSITE
-    return target.is_gpu and node.compute is DataType.FLOAT and not composite
+    fits = keys > 1 and batch * heads * queries > 1
+    return target.is_gpu and node.compute is DataType.FLOAT and fits and not composite
 
 
 # ---- operands ------------------------------------------------------------------------------------------------------

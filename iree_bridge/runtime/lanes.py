@@ -48,7 +48,10 @@ class _HostCopy(NamedTuple):
 
 
 class _DeviceCopy(NamedTuple):
-    """The same on a GPU; ``source`` is an imported buffer, or host memory at ``pinned`` that mirrors ``memory``."""
+    """The same on a GPU; ``source`` is an imported buffer, or host memory at ``pinned`` that mirrors ``memory``.
+
+    ``mapping`` keeps the pinned memory mapped.
+    """
 
     scratch: HalBuffer
     source: HalBuffer
@@ -58,6 +61,7 @@ class _DeviceCopy(NamedTuple):
     nbytes: int
     read: bool
     written: bool
+    mapping: object
 
 
 class Lane:
@@ -176,22 +180,75 @@ def _run_staged(invoke: Callable[[], None], copies: tuple[_HostCopy, ...]) -> No
             ctypes.memmove(copy.memory, copy.scratch, copy.nbytes)
 
 
-class GpuLane(Lane):
-    """A lane of a GPU driver: launches are ordered by a timeline semaphore, copies for staged buffers included.
+class _Timeline:
+    """The order of a GPU lane's work: a semaphore that each launch and copy moves on by one.
 
-    The fences are made once. A fence keeps the larger value when a semaphore is inserted again, so moving it on is one
-    call, where a new fence would need a new argument list.
+    Frames refer to this and not to their lane: a lane that nobody uses must go at once, because an open HIP device that
+    it would keep alive holds 128 MiB. The fences are made once. A fence keeps the larger value when a semaphore is
+    inserted again, so moving it on is one call, where a new fence would need a new argument list.
     """
+
+    def __init__(self, program: Program) -> None:
+        self._hal = program.hal
+        self._waits = program.waits
+        self._semaphore = program.hal.create_semaphore(0)
+        self._time = 0
+        self.at_once = HalFence(0)
+        self.wait = HalFence(1)
+        self.signal = HalFence(1)
+
+    def run(self, invoke: Callable[[], None]) -> None:
+        self._time += 1
+        self.signal.insert(self._semaphore, self._time)
+        invoke()
+        if self._waits:
+            self._semaphore.wait(self._time)
+        else:
+            self._semaphore.query()  # raises if the launch failed
+
+    def run_staged(self, invoke: Callable[[], None], copies: tuple[_DeviceCopy, ...]) -> None:
+        # Pinned memory is overwritten next; the launch before this one may still be reading it.
+        self._semaphore.wait(self._time)
+        for copy in copies:
+            if copy.read:
+                if copy.pinned:
+                    ctypes.memmove(copy.pinned, copy.memory, copy.nbytes)
+                self._enqueue_copy(copy.source, copy.offset, copy.scratch, 0, copy.nbytes)
+        self.wait.insert(self._semaphore, self._time)
+        self._time += 1
+        self.signal.insert(self._semaphore, self._time)
+        invoke()
+        on_host = False
+        for copy in copies:
+            if copy.written:
+                self._enqueue_copy(copy.scratch, 0, copy.source, copy.offset, copy.nbytes)
+                on_host = on_host or bool(copy.pinned)
+        if on_host or self._waits:
+            self._semaphore.wait(self._time)
+        else:
+            self._semaphore.query()
+        for copy in copies:
+            if copy.written and copy.pinned:
+                ctypes.memmove(copy.memory, copy.pinned, copy.nbytes)
+
+    def _enqueue_copy(
+        self, source: HalBuffer, source_offset: int, target: HalBuffer, target_offset: int, n: int
+    ) -> None:
+        commands = HalCommandBuffer(self._hal)
+        commands.copy(source, target, source_offset, target_offset, n, end=True)
+        before, self._time = self._time, self._time + 1
+        wait, signal = [(self._semaphore, before)], [(self._semaphore, self._time)]
+        self._hal.queue_execute(commands, wait, signal)
+
+
+class GpuLane(Lane):
+    """A lane of a GPU driver: launches are ordered by a timeline, copies for staged buffers included."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._scratch: dict[int, HalBuffer] = {}
         self._pinned: dict[int, tuple[HalBuffer, np.ndarray]] = {}
-        self._semaphore = program.hal.create_semaphore(0)
-        self._time = 0
-        self._at_once = HalFence(0)
-        self._wait = HalFence(1)
-        self._signal = HalFence(1)
+        self._timeline = _Timeline(program)
 
     def prepare(self, key: Key) -> Callable[[], None]:
         """See ``Lane``."""
@@ -207,10 +264,11 @@ class GpuLane(Lane):
                 buffers.append(copy.scratch)
             else:
                 buffers.append(import_pointer(program.hal, pointers[index], program.arguments[index].nbytes, on_gpu=True))
-        wait = self._wait if copies else self._at_once
-        items = self._argument_list(buffers, workspace, wait, self._signal)
+        timeline = self._timeline
+        wait = timeline.wait if copies else timeline.at_once
+        items = self._argument_list(buffers, workspace, wait, timeline.signal)
         invoke = partial(program.context.invoke, program.async_function, items, _NO_RESULTS)
-        return partial(self._run_staged, invoke, tuple(copies)) if copies else partial(self._run, invoke)
+        return partial(timeline.run_staged, invoke, tuple(copies)) if copies else partial(timeline.run, invoke)
 
     def _copy(self, index: int, pointer: int, on_host: bool) -> _DeviceCopy:
         """How the buffer of argument ``index`` gets to and from scratch memory on the device."""
@@ -223,55 +281,12 @@ class GpuLane(Lane):
             # Allocations start at multiples of 256, so the aligned address below lies in the same one.
             offset = pointer % ALIGNMENT
             source = import_pointer(self.program.hal, pointer - offset, nbytes + offset, on_gpu=True)
-            return _DeviceCopy(self._scratch[index], source, offset, 0, 0, nbytes, read, written)
+            return _DeviceCopy(self._scratch[index], source, offset, 0, 0, nbytes, read, written, None)
         if index not in self._pinned:
             source = self._allocate(nbytes, _PINNED, BufferUsage.TRANSFER | BufferUsage.MAPPING)
             self._pinned[index] = (source, source.map().asarray((nbytes,), np.dtype(np.uint8)))
         source, mapped = self._pinned[index]
-        return _DeviceCopy(self._scratch[index], source, 0, mapped.ctypes.data, pointer, nbytes, read, written)
-
-    def _run(self, invoke: Callable[[], None]) -> None:
-        self._time += 1
-        self._signal.insert(self._semaphore, self._time)
-        invoke()
-        if self.program.waits:
-            self._semaphore.wait(self._time)
-        else:
-            self._semaphore.query()  # raises if the launch failed
-
-    def _run_staged(self, invoke: Callable[[], None], copies: tuple[_DeviceCopy, ...]) -> None:
-        # Pinned memory is overwritten next; the launch before this one may still be reading it.
-        self._semaphore.wait(self._time)
-        for copy in copies:
-            if copy.read:
-                if copy.pinned:
-                    ctypes.memmove(copy.pinned, copy.memory, copy.nbytes)
-                self._enqueue_copy(copy.source, copy.offset, copy.scratch, 0, copy.nbytes)
-        self._wait.insert(self._semaphore, self._time)
-        self._time += 1
-        self._signal.insert(self._semaphore, self._time)
-        invoke()
-        on_host = False
-        for copy in copies:
-            if copy.written:
-                self._enqueue_copy(copy.scratch, 0, copy.source, copy.offset, copy.nbytes)
-                on_host = on_host or bool(copy.pinned)
-        if on_host or self.program.waits:
-            self._semaphore.wait(self._time)
-        else:
-            self._semaphore.query()
-        for copy in copies:
-            if copy.written and copy.pinned:
-                ctypes.memmove(copy.memory, copy.pinned, copy.nbytes)
-
-    def _enqueue_copy(
-        self, source: HalBuffer, source_offset: int, target: HalBuffer, target_offset: int, n: int
-    ) -> None:
-        commands = HalCommandBuffer(self.program.hal)
-        commands.copy(source, target, source_offset, target_offset, n, end=True)
-        before, self._time = self._time, self._time + 1
-        wait, signal = [(self._semaphore, before)], [(self._semaphore, self._time)]
-        self.program.hal.queue_execute(commands, wait, signal)
+        return _DeviceCopy(self._scratch[index], source, 0, mapped.ctypes.data, pointer, nbytes, read, written, mapped)
 
 
 class LanePool:

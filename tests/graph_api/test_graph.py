@@ -237,10 +237,50 @@ def test_bad_graphs(build: Callable[[Graph], None], message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("x", "w", "arguments", "message"),
+    [
+        ((1, 5, 8, 8), (4, 3, 3, 3), {}, "conv_fprop 'c': x (1, 5, 8, 8) has C=5 channels, w (4, 3, 3, 3) takes 3"),
+        ((1, 6, 8, 8), (4, 2, 3, 3), {}, "conv_fprop 'c': w (4, 2, 3, 3) has K=4 filters, which 3 groups (C=6 / 2)"),
+        ((1, 4, 8, 8), (4, 4, 3), {}, "conv_fprop 'c': x (1, 4, 8, 8) and w (4, 4, 3) must have 2 spatial dims"),
+        ((1, 4, 8, 8), (4, 4, 9, 3), {}, "filter (9, 3) with dilation (1, 1) is larger than padded x (8, 8)"),
+        (
+            (1, 4, 8, 8),
+            (4, 4, 3, 3),
+            {"dilation": 4},
+            "filter (3, 3) with dilation (4, 4) is larger than padded x (8, 8)",
+        ),
+        ((1, 4, 8, 8), (4, 4, 3, 3), {"padding": -1}, "pre_padding (-1, -1) must be at least 0 in every spatial dim"),
+        ((1, 4, 8, 8), (4, 4, 3, 3), {"post_padding": (0, -2)}, "post_padding (0, -2) must be at least 0"),
+        ((1, 4, 8, 8), (4, 4, 3, 3), {"stride": 0}, "stride (0, 0) must be at least 1 in every spatial dim"),
+        ((1, 4, 8, 8), (4, 4, 3, 3), {"dilation": (1, 0)}, "dilation (1, 0) must be at least 1"),
+        ((1, 4, 8, 8), (4, 4, 3, 3), {"stride": (1, 1, 1)}, "pre_padding (0, 0) and stride (1, 1, 1) differ in length"),
+        (
+            (1, 4, 8, 8),
+            (4, 4, 3, 3),
+            {"padding": 1, "pre_padding": 1},
+            "give padding=, or pre_padding= and post_padding=",
+        ),
+        ((1, 4, 8, 8), (4, 4, 3, 3), {"stride": 1.5}, "stride must hold integers, got [1.5, 1.5]"),
+        ((1, 4, 8, 8), (4, 4, 3, 3), {"stride": "11"}, "stride must be a sequence of integers, got '11'"),
+        ((1, 4, 8, 8), (4, 4, 3, 3), {"padding": 2**40}, "must be at least 0 in every spatial dim"),
+        ((1, 4), (4, 4), {}, "a tensor needs dims [N, C, spatial...] with at least one spatial dim"),
+        ((1, 4, 8), (4, 4, 3), {"convolution_mode": "CONVOLUTION"}, "must be a ConvolutionMode, got 'CONVOLUTION'"),
+    ],
+)
+def test_bad_convolutions(x: tuple[int, ...], w: tuple[int, ...], arguments: dict[str, Any], message: str) -> None:
+    def ask() -> None:
+        g = graph()
+        g.conv_fprop(g.tensor("x", dim=x), g.tensor("w", dim=w), name="c", **arguments).set_output()
+        g.validate()
+
+    with pytest.raises(GraphError, match=re.escape(message)):
+        ask()
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": 3}, "a graph name must be a non-empty string, got 3"),
-        ({"name": ""}, "a graph name must be a non-empty string, got ''"),
+        ({"name": 3}, "a graph name must be a string, got 3"),
         ({"name": "g\udfff"}, "a graph name must be text"),
         ({"io_data_type": "HALF"}, "graph 'g': io_data_type must be a DataType, got 'HALF'"),
         ({"compute_data_type": np.float32}, "graph 'g': compute_data_type must be a DataType"),
@@ -271,6 +311,12 @@ def test_the_same_tensor_may_be_given_twice() -> None:
     y = g.pointwise(M.MUL, x, x).set_output()
     np.testing.assert_array_equal(g.reference({x: np.full((2, 3), 3)})[y], 9)
     assert g.arguments().inputs == (x,)
+
+
+def test_a_graph_needs_no_name() -> None:
+    g = Graph("", io_data_type=DataType.FLOAT)
+    g.pointwise(M.NEG, g.tensor("x", dim=(2,))).set_output()
+    assert Graph.from_json(g.to_json()).name == ""
 
 
 NAMES = [

@@ -259,12 +259,25 @@ def test_bad_documents(change: Change, message: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "null", "nul", "1", '"x"', b"\xff\xfe\x00", b"\x80abc", None, 5, [], "[" * 100_000,
-     '{"a":' * 100_000, "\x00", '{"format": "fusilli-graph", "version": 1' + "0" * 5000 + "}", TEXT.replace("0.5", "-")],
+     '{"a":' * 100_000, "\x00", '{"format": "fusilli-graph", "version": 1' + "0" * 5000 + "}", 
+     TEXT.replace("0.5", "-")],
     ids=range(17),
 )  # fmt: skip
 def test_what_is_no_document(text: Any) -> None:
     with pytest.raises(GraphError):
         Graph.from_json(text)
+
+
+def test_a_convolution_without_spatial_dims_is_none() -> None:
+    g = Graph("g", io_data_type=DataType.FLOAT)
+    g.conv_fprop(g.tensor("x", dim=(1, 2, 3)), g.tensor("w", dim=(2, 2, 1))).set_output()
+    data = json.loads(g.to_json())
+    for tensor in data["tensors"]:
+        del tensor["dims"][2], tensor["strides"][2]
+    for values in data["nodes"][0]["attributes"].values():
+        values.clear()
+    with pytest.raises(GraphError, match="spatial dim"):
+        Graph.from_json(json.dumps(data))
 
 
 def test_a_truncated_document_is_an_error_wherever_it_ends() -> None:

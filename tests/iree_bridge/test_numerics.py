@@ -1,4 +1,4 @@
-"""Every case of the tables on the CPU device against the float64 reference, per element."""
+"""Every case of the tables against the float64 reference, per element: on the CPU, or where ``--device`` says."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ _CASES = [
 
 
 @pytest.mark.parametrize("case", _CASES)
-def test_case(case: OpCase) -> None:
-    assert_right(case)
+def test_case(case: OpCase, request: pytest.FixtureRequest) -> None:
+    assert_right(case, request.config.getoption("--device"))

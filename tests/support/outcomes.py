@@ -47,8 +47,8 @@ class OutcomeRecorder:
         if not self._passed:
             return
         known = {entry.case: entry for entry in loads(self.path.read_text("utf-8"))} if self.path.exists() else {}
-        entries = [self._merged(name, case, known.get(name)) for name, case in _by_id().items()]
-        entries = [entry for entry in entries if entry.outcomes]
+        tried = {*known, *(name for name, _ in self._passed)}
+        entries = [self._merged(name, case, known.get(name)) for name, case in _by_id().items() if name in tried]
         self.path.write_text(dumps(entries, iree_version()), encoding="utf-8")
         self.readme.write_text(with_table(self.readme.read_text("utf-8"), entries), encoding="utf-8")
 
@@ -76,10 +76,11 @@ def expected_outcome(graph: Graph, target: str) -> str:
 
 
 def entry_of(name: str, graph: Graph, outcomes: dict[str, str]) -> Entry:
-    """The entry of a case: it is about the first operation that is not pointwise, and about the first input."""
+    """The entry of a case: about its first operation that is not pointwise, and its first input (or output)."""
     ops = [node.op for node in graph.nodes]
     op = next((op for op in ops if op != "pointwise"), ops[0])
-    first = graph.arguments().inputs[0]
+    outputs, inputs = graph.arguments()
+    first = (*inputs, *outputs)[0]
     order = stride_order(first.dims, first.strides)
     last = (0, *range(2, first.rank), 1)
     layout = "channels-last" if first.rank > 2 and order == last else "other"

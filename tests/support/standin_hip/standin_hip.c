@@ -325,6 +325,8 @@ EXPORT int hipStreamCreateWithFlags(void** out, unsigned flags) {
   return error;
 }
 EXPORT int hipStreamCreate(void** out) { return hipStreamCreateWithFlags(out, 0); }
+// The top byte of a stream is its device: streams of tests are plain numbers.
+EXPORT int hipStreamGetDevice(void* stream, int* out) { *out = (int)(S(stream) >> 56); return OK; }
 EXPORT int hipStreamDestroy(void* stream) { return record("stream_destroy", S(stream), 0); }
 EXPORT int hipStreamSynchronize(void* stream) { return record("synchronize", S(stream), 0); }
 EXPORT int hipStreamWaitEvent(void* s, void* e, unsigned f) { (void)f; return record("wait_event", S(s), S(e)); }

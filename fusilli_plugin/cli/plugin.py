@@ -1,0 +1,56 @@
+"""``fusilli install-plugin`` and ``fusilli plugin-dir``: the engine plugin where hipDNN finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fusilli_plugin.cli.base import command
+from fusilli_plugin.install import default_engine_folder, link_plugin, merged_folder, plugin_dir
+from iree_bridge import Options
+
+__all__ = ["install_plugin", "show_plugin_dir"]
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@command("install-plugin")
+@click.option("--into", type=_FOLDER, metavar="DIR", help="hipDNN's folder of engine plugins; default: where it looks.")
+def install_plugin(into: Path | None) -> None:
+    r"""Link the plugin beside hipDNN's other engines.
+
+    Every program that uses hipDNN has FUSILLI_ENGINE among its engines from then on. Where the folder
+    cannot be written, the command that does it is printed.
+
+    \b
+    Examples:
+      fusilli install-plugin
+      fusilli install-plugin --into ~/engines && export HIPDNN_PLUGIN_DIR=~/engines
+    """
+    link = link_plugin(into or default_engine_folder())
+    click.echo(f"{link} -> {link.resolve()}")
+
+
+@command("plugin-dir")
+@click.option(
+    "--with", "others", type=_FOLDER, multiple=True, metavar="DIR", help="A folder with more plugins; repeatable."
+)
+def show_plugin_dir(others: tuple[Path, ...]) -> None:
+    r"""Print the folder with the plugin.
+
+    HIPDNN_PLUGIN_DIR names one folder and replaces hipDNN's own. With --with the folder printed holds
+    links to this plugin and to those of the other folders.
+
+    \b
+    Examples:
+      export HIPDNN_PLUGIN_DIR=$(fusilli plugin-dir)
+      export HIPDNN_PLUGIN_DIR=$(fusilli plugin-dir --with /opt/rocm/lib/hipdnn_plugins/engines)
+    """
+    if not others:
+        click.echo(plugin_dir())
+        return
+    for folder in others:
+        if not folder.is_dir():
+            raise click.BadParameter(f"there is no folder {folder}", param_hint="--with")
+    click.echo(merged_folder(others, Options.from_env().cache_dir / "engines"))

@@ -1,0 +1,43 @@
+"""``fusilli selftest``: does a device compute what it should? The plugin claims more where it does."""
+
+from __future__ import annotations
+
+import click
+
+from fusilli_plugin import quarantine
+from fusilli_plugin.checks import selftest as check
+from fusilli_plugin.cli.base import command, device_option, progress
+from graph_api import FusilliError
+from iree_bridge import Device, Options
+
+__all__ = ["selftest"]
+
+
+@command("selftest")
+@device_option
+@click.option("--release", is_flag=True, help="Also forget the graphs that were found to give wrong results.")
+@click.pass_context
+def selftest(ctx: click.Context, device: str | None, release: bool) -> None:
+    r"""Compile a small graph, run it on a device and check the result.
+
+    Until this has passed on a GPU, with its driver and this compiler, the hipDNN plugin claims only
+    graphs that no other provider takes (FUSILLI_CLAIM).
+
+    \b
+    Examples:
+      fusilli selftest --device hip
+      fusilli selftest --device hip:1 --release
+    """
+    options = Options.from_env()
+    place = Device.parse(device or options.device)
+    with progress() as step:
+        step.say(f"testing {place}")
+        try:
+            seen = check.run(str(place))
+        except FusilliError as error:
+            click.echo(f"{place}: {error}", err=True)
+            ctx.exit(1)
+    quarantine.record_selftest(place, options)
+    click.echo(f"{place}: {seen}")
+    if release:
+        click.echo(f"{quarantine.release(options)} graphs are no longer in quarantine")

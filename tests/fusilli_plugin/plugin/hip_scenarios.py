@@ -1,0 +1,281 @@
+"""The plugin on a stand-in HIP runtime, each scenario in a process of its own.
+
+``python -m tests.fusilli_plugin.plugin.hip_scenarios NAME STANDIN PLUGIN``. Nothing here says how code runs on AMD
+hardware: kernels are played by Python. What is shown is devices, streams, allocations, arguments and error paths.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+from ctypes import byref, c_char_p, c_int64, c_size_t, c_uint32, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hipdnn_backend.engine import engine_id
+from hipdnn_backend.plugin_abi import ConstData, DeviceBuffer, declare
+from hipdnn_backend.plugin_library import const_data
+from hipdnn_backend.wire import EngineConfig, KnobSetting, encode_engine_config
+from tests.fusilli_plugin.plugin.hosting import GRAPHS
+from tests.support.standin_hip.standin import Event, Standin
+
+A, B = 0xABC0, 0xDEF0
+OTHERS = 0xA00000  # streams from here on
+ENGINE = engine_id("FUSILLI_ENGINE")
+ADD = (GRAPHS / "pw_add.bin").read_bytes()
+CONV = (GRAPHS / "conv_bias_relu.bin").read_bytes()
+COUNT = 32  # elements of pw_add
+PINNED = 128 << 20  # bytes that each open device of IREE pins
+
+
+class Raw:
+    """The plugin's functions, called as a C host calls them."""
+
+    def __init__(self, library: Path) -> None:
+        self.functions, missing = declare(ctypes.CDLL(str(library)))
+        assert not missing
+
+    def status(self, name: str, *arguments: Any) -> int:
+        """Call ``hipdnnEnginePlugin<name>``."""
+        return self.functions[f"hipdnnEnginePlugin{name}"](*arguments)
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        status = self.status(name, *arguments)
+        assert status == 0, f"{name}: {status}: {self.error()}"
+
+    def error(self) -> str:
+        """The last error of this thread."""
+        text = c_char_p()
+        self.functions["hipdnnPluginGetLastErrorString"](byref(text))
+        return (text.value or b"").decode()
+
+    def handle(self, stream: int | None = None) -> int:
+        """A new handle, on a stream if one is given."""
+        made = c_void_p()
+        self("Create", byref(made))
+        if stream is not None:
+            self("SetStream", made.value, stream)
+        assert made.value is not None
+        return made.value
+
+    def applies(self, handle: int, graph: bytes) -> bool:
+        """Whether the graph is claimed."""
+        ids, count = c_int64(), c_uint32(9)
+        self("GetApplicableEngineIds", handle, byref(const_data(graph)), byref(ids), 1, byref(count))
+        return count.value == 1
+
+    def build(self, handle: int, graph: bytes = ADD, *knobs: KnobSetting) -> tuple[int, int]:
+        """Context and its workspace size."""
+        config = encode_engine_config(EngineConfig(engine_id=ENGINE, knobs=knobs))
+        context, size = c_void_p(), c_size_t(77)
+        self("GetWorkspaceSize", handle, byref(const_data(config)), byref(const_data(graph)), byref(size))
+        self("CreateExecutionContext", handle, byref(const_data(config)), byref(const_data(graph)), byref(context))
+        self("GetWorkspaceSizeFromExecutionContext", handle, context, byref(size))
+        assert context.value is not None
+        return context.value, size.value
+
+    def execute(self, handle: int, context: int, pack: dict[int, int], workspace: int | None = None) -> int:
+        """The status of one execution."""
+        buffers = (DeviceBuffer * len(pack))(*pack.items())
+        return self.status("ExecuteOpGraph", handle, context, workspace, buffers, len(pack))
+
+
+def floats(pointer: int) -> np.ndarray:
+    return np.ctypeslib.as_array((ctypes.c_float * COUNT).from_address(pointer))
+
+
+def play_add(name: str, stream: int, arguments: Sequence[int]) -> int:
+    """The kernel of pw_add: inputs first, then the output."""
+    a, b, y = map(floats, arguments)
+    y[:] = a + b
+    return 0
+
+
+def pack_of(hip: Standin) -> dict[int, int]:
+    """Device buffers for pw_add: uids 1, 2 are read, 3 is written."""
+    pack = {uid: hip.malloc(COUNT * 4) for uid in (3, 1, 2)}
+    floats(pack[1])[:], floats(pack[2])[:], floats(pack[3])[:] = np.arange(COUNT), 10, -1
+    return pack
+
+
+def launches(hip: Standin) -> list[Event]:
+    return hip.take("launch")
+
+
+def check(pack: dict[int, int]) -> None:
+    np.testing.assert_array_equal(floats(pack[3]), np.arange(COUNT) + 10)
+    floats(pack[3])[:] = -1
+
+
+def streams(hip: Standin, plugin: Raw) -> None:
+    """Work goes to the executing handle's stream, which may change, with the caller's pointers."""
+    hip.play(play_add)
+    first, second = plugin.handle(A), plugin.handle()
+    assert plugin.applies(first, ADD)
+    context, size = plugin.build(first)
+    assert size == 0
+    pack = pack_of(hip)
+    hip.take()
+    for handle, stream in ((first, A), (second, 0), (first, A)):
+        assert plugin.execute(handle, context, pack) == 0
+        (launch,) = launches(hip)
+        assert (launch.stream, launch.arguments) == (stream, (pack[1], pack[2], pack[3]))
+        check(pack)
+    plugin("SetStream", first, B)
+    assert plugin.execute(first, context, pack) == 0
+    assert [launch.stream for launch in launches(hip)] == [B]
+    plugin("SetStream", first, None)
+    assert plugin.execute(first, context, pack) == 0
+    assert [launch.stream for launch in launches(hip)] == [0]
+    plugin("Destroy", first)
+    assert plugin.execute(second, context, pack) == 0
+    check(pack)
+
+
+def no_allocation(hip: Standin, plugin: Raw) -> None:
+    """After the first execution nothing is allocated and nothing is waited for, with workspace and without."""
+    handle = plugin.handle(A)
+    for graph, uids in ((ADD, (1, 2, 3)), (CONV, (1, 2, 3, 6))):
+        context, size = plugin.build(handle, graph)
+        pack = {uid: hip.malloc(4096) for uid in uids}
+        workspace = hip.malloc(size) if size else None
+        assert plugin.execute(handle, context, pack, workspace) == 0, plugin.error()
+        hip.take()
+        for _ in range(3):
+            assert plugin.execute(handle, context, pack, workspace) == 0
+        calls = {event.call for event in hip.take()}
+        assert "launch" in calls
+        assert not calls & {"malloc", "free", "host_malloc", "synchronize", "stream_create", "memcpy", "host_func"}, calls
+
+
+def workspace(hip: Standin, plugin: Raw) -> None:
+    """The caller's workspace is what kernels get; without it the call is refused."""
+    handle = plugin.handle(A)
+    context, size = plugin.build(handle, CONV)
+    if not size:
+        return
+    pack = {uid: hip.malloc(4096) for uid in (1, 2, 3, 6)}
+    assert plugin.execute(handle, context, pack) == 1
+    assert f"{size} bytes of workspace" in plugin.error()
+    given = hip.malloc(size)
+    assert plugin.execute(handle, context, pack, given) == 0
+    used = {argument for launch in launches(hip) for argument in launch.arguments}
+    assert any(given <= argument < given + size for argument in used)
+
+
+def devices(hip: Standin, plugin: Raw) -> None:
+    """A handle belongs to the device that was current when it was made; its chip decides the target."""
+    hip.set_device(1)
+    second = plugin.handle(1 << 56)
+    hip.set_device(0)
+    first = plugin.handle(A)
+    assert plugin.applies(first, ADD)
+    assert plugin.applies(second, ADD)
+    hip.take()
+    context, _ = plugin.build(second)
+    assert {event.device for event in hip.take("stream_create")} == {1}
+    pack = pack_of(hip)
+    assert plugin.execute(second, context, pack) == 0
+    hip.take()
+    assert plugin.execute(first, context, pack) != 0
+    assert "gfx90a" in plugin.error()
+    assert "hip:0" in plugin.error()
+    assert plugin.status("SetStream", first, 1 << 56) == 1
+    assert "another device" in plugin.error()
+    number = ctypes.c_int(-1)
+    ctypes.CDLL(None)
+    assert hip._library.hipGetDevice(byref(number)) == 0
+    assert number.value == 0
+
+
+def unknown_chip(hip: Standin, plugin: Raw) -> None:
+    """A chip that the compiler does not know is declined."""
+    assert not plugin.applies(plugin.handle(), ADD)
+
+
+def failures(hip: Standin, plugin: Raw) -> None:
+    """A failing driver is an error with its name, memory that ran out has its own status; the next call works."""
+    hip.play(play_add)
+    handle = plugin.handle(A)
+    context, _ = plugin.build(handle)
+    pack = pack_of(hip)
+    assert plugin.execute(handle, context, pack) == 0
+    check(pack)
+    hip.take()
+    hip.fail("launch", 719)
+    assert plugin.execute(handle, context, pack) == 3
+    assert "hipErrorLaunchFailure" in plugin.error()
+    hip.take()
+    assert plugin.execute(handle, context, pack) == 0
+    check(pack)
+    hip.take()
+    hip.fail("host_malloc", 2)
+    other = plugin.handle(B)
+    assert plugin.execute(other, context, pack) == 4
+    assert "hipErrorOutOfMemory" in plugin.error()
+    hip.take()
+    assert plugin.execute(other, context, pack) == 0
+    check(pack)
+
+
+def bounded(hip: Standin, plugin: Raw) -> None:
+    """Open devices are few whatever the number of streams, and go with their handles."""
+    handle = plugin.handle(A)
+    context, _ = plugin.build(handle)
+    pack = pack_of(hip)
+    for number in range(1, 40):
+        plugin("SetStream", handle, OTHERS + number)
+        assert plugin.execute(handle, context, pack) == 0
+    assert hip.live_bytes < 18 * PINNED, hip.live_bytes / PINNED
+    plugin("DestroyExecutionContext", handle, context)
+    plugin("Destroy", handle)
+    assert hip.live_bytes < PINNED
+    for number in range(20):
+        each = plugin.handle(OTHERS + number)
+        context, _ = plugin.build(each)
+        assert plugin.execute(each, context, pack) == 0
+        plugin("DestroyExecutionContext", each, context)
+        plugin("Destroy", each)
+    assert hip.live_bytes < 2 * PINNED
+    assert not [event for event in hip.take("stream_destroy") if event.stream >= OTHERS]
+
+
+def claims(hip: Standin, plugin: Raw) -> None:
+    """Until the self-test has passed on a device, graphs that others take are left to them."""
+    from fusilli_plugin import quarantine
+    from iree_bridge import Device, Options
+
+    handle = plugin.handle(A)
+    assert not plugin.applies(handle, ADD)
+    quarantine.record_selftest(Device.parse("hip"), Options.from_env())
+    assert not plugin.applies(handle, ADD), "decided once for a process"
+
+
+def misaligned(hip: Standin, plugin: Raw) -> None:
+    """Pointers inside an allocation go through copies on the stream."""
+    hip.play(play_add)
+    handle = plugin.handle(A)
+    context, _ = plugin.build(handle)
+    pack = {uid: hip.malloc(COUNT * 4 + 4) + 4 for uid in (1, 2, 3)}
+    floats(pack[1])[:], floats(pack[2])[:] = np.arange(COUNT), 10
+    for _ in range(3):
+        assert plugin.execute(handle, context, pack) == 0, plugin.error()
+        check(pack)
+    assert {event.stream for event in hip.take("memcpy", "launch")} == {A}
+
+
+def main() -> None:
+    """Runs the scenario that the command line names."""
+    name, standin, library = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    hip = Standin(standin)
+    globals()[name](hip, Raw(library))
+    print("fine", flush=True)
+    os._exit(0)  # the stand-in is not made for being unloaded before what uses it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The plugin's HIP path on a stand-in runtime; see ``hip_scenarios``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fusilli_plugin.plugin.hosting import ROOT
+from tests.support.standin_hip import standin
+
+pytestmark = pytest.mark.mlir
+
+TWO_CHIPS = {"STANDIN_HIP_DEVICES": "2", "STANDIN_HIP_ARCH": "gfx942,gfx90a:sramecc+:xnack-"}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return standin.build(tmp_path_factory.mktemp("hip"))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "environment"),
+    [
+        ("streams", {}),
+        ("no_allocation", {}),
+        ("workspace", {}),
+        ("devices", TWO_CHIPS),
+        ("unknown_chip", {"STANDIN_HIP_ARCH": "gfx000"}),
+        ("failures", {}),
+        ("bounded", {}),
+        ("misaligned", {}),
+        ("claims", {"FUSILLI_CLAIM": ""}),
+    ],
+)
+def test_on_a_stand_in(library: Path, built: tuple[Path, Path], scenario: str, environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "tests.fusilli_plugin.plugin.hip_scenarios", scenario, str(library), str(built[0])]
+    variables = {
+        "PATH": os.defpath,
+        "FUSILLI_CACHE_DIR": os.environ["FUSILLI_CACHE_DIR"],
+        "FUSILLI_DEVICE": "hip",
+        "FUSILLI_CLAIM": "all",
+        "MALLOC_PERTURB_": "165",
+        **environment,
+    }
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert done.stdout.endswith("fine\n")

@@ -1,0 +1,52 @@
+"""What pooling looks like in IR, and what becomes of it on AMD targets."""
+
+from __future__ import annotations
+
+import pytest
+
+from graph_api import DataType, ResampleMode
+from iree_bridge.emitter import emit_module
+from iree_bridge.inspect import inspect_graph
+from iree_bridge.target import Target
+from tests.cases.resample import pool_graph
+from tests.support.filecheck import check_ir
+
+pytestmark = pytest.mark.mlir
+
+GFX = Target.parse("gfx942")
+M = ResampleMode
+
+
+def test_a_maximum_is_one_reduction_over_memory_order() -> None:
+    graph = pool_graph((2, 3, 8, 8), M.MAXPOOL, dtype=DataType.HALF, layout="NHWC", window=3, stride=2, padding=1)
+    check_ir(
+        emit_module(graph.validate(), GFX).ir,
+        """
+        CHECK: torch.constant.float 0xFFF0000000000000
+        CHECK: torch.aten.constant_pad_nd %arg1, {{.*}} -> !torch.vtensor<[2,9,9,3],f16>
+        CHECK: call @pool_0({{.*}}) : (tensor<2x9x9x3xf16>) -> tensor<2x4x4x3xf32>
+        CHECK: func.func private @pool_0
+        CHECK: linalg.generic
+        CHECK: arith.extf {{.*}} : f16 to f32
+        CHECK: arith.maximumf
+        """,
+    )
+
+
+def test_an_average_divides_by_what_each_window_holds() -> None:
+    graph = pool_graph((1, 1, 4), M.AVGPOOL_EXCLUDE_PADDING, window=2, stride=1, padding=1)
+    check_ir(
+        emit_module(graph.validate(), GFX).ir,
+        """
+        CHECK: arith.constant dense<[1.000000e+00, 2.000000e+00, 2.000000e+00, 2.000000e+00, 1.000000e+00]>
+        CHECK: arith.addf
+        CHECK: arith.divf
+        """,
+    )
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("mode", [M.MAXPOOL, M.AVGPOOL_EXCLUDE_PADDING])
+def test_one_dispatch(mode: ResampleMode, layout: str) -> None:
+    graph = pool_graph((2, 16, 16, 16), mode, dtype=DataType.HALF, layout=layout, window=3, stride=2, padding=1)
+    assert inspect_graph(graph, GFX).dispatches == 1

@@ -1,0 +1,101 @@
+"""What attention looks like in IR on a GPU and on a CPU, and what AMD code becomes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graph_api import AttentionImplementation, DataType
+from iree_bridge.emitter import emit_module
+from iree_bridge.inspect import inspect_graph
+from iree_bridge.target import Target
+from tests.cases.sdpa import _graph as attention
+from tests.support.filecheck import check_ir
+
+pytestmark = pytest.mark.mlir
+
+D = DataType
+GFX, CPU = Target.parse("gfx942"), Target.parse("cpu")
+GQA: Any = ((1, 8, 128, 64), (1, 4, 96, 64), (1, 2, 96, 32))
+
+
+def text(target: Target, *arguments: Any, **options: Any) -> str:
+    return emit_module(attention(*arguments, **options).validate(), target).ir
+
+
+def test_a_gpu_gets_one_operation_with_repeated_heads_and_rounds_once() -> None:
+    check_ir(
+        text(GFX, *GQA, D.HALF, generate_stats=True),
+        """
+        CHECK-LABEL: func.func @main
+        CHECK:       [[R:%.*]]:3 = call @attention_0
+        CHECK:       torch.aten.div.Tensor {{.*}} -> !torch.vtensor<[1,8,128,32],f32>
+        CHECK:       torch.prims.convert_element_type {{.*}} -> !torch.vtensor<[1,8,128,32],f16>
+        CHECK-LABEL: func.func private @attention_0
+        CHECK-SAME:      tensor<1x2x2x2x128x64xf16>, {{.*}}tensor<1x2x2x96x64xf16>, {{.*}}tensor<1x2x96x32xf16>
+        CHECK:       iree_linalg_ext.online_attention
+        CHECK-NOT:   torch.aten.bmm
+        """,
+    )
+
+
+def test_window_and_lengths_become_one_mask() -> None:
+    made = text(GFX, *GQA, D.HALF, lengths=D.INT32, diagonal_band_left_bound=3, diagonal_band_right_bound=1)
+    check_ir(
+        made,
+        """
+        CHECK:       call @visible_0
+        CHECK:       torch.aten.where.self {{.*}} -> !torch.vtensor<[1,1,128,96],f32>
+        CHECK-LABEL: func.func private @visible_0
+        CHECK-COUNT-1: linalg.generic
+        """,
+    )
+    assert made.count("iree_linalg_ext.online_attention") == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        (CPU, {}),
+        (GFX, {"implementation": AttentionImplementation.COMPOSITE}),
+        (GFX, {"compute_data_type": D.DOUBLE}),
+    ],
+    ids=["cpu", "composite", "f64"],
+)
+def test_otherwise_it_is_products_around_a_softmax(target: Target, options: dict[str, Any]) -> None:
+    made = text(target, *GQA, D.HALF, **options)
+    assert made.count("torch.aten.bmm") == 2
+    assert "online_attention" not in made
+
+
+@pytest.mark.parametrize(
+    "sizes", [((1, 2, 5, 8), (1, 2, 1, 8), (1, 2, 1, 8)), ((1, 1, 1, 8), (1, 1, 7, 8), (1, 1, 7, 8))]
+)
+def test_sizes_that_the_fused_operation_cannot_do_are_not_given_to_it(sizes: Any) -> None:
+    assert "online_attention" not in text(GFX, *sizes)
+
+
+def test_gfx908_multiplies_bf16_as_f32() -> None:
+    assert "tensor<1x2x2x2x128x64xf32>" in text(Target.parse("gfx908"), *GQA, D.BFLOAT16)
+
+
+_SHAPE = (1, 8, 128, 64)
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal_mask": True},
+    "bias": {"bias": (1, 1, 128, 128)},
+    "stats": {"generate_stats": True},
+    "window": {"diagonal_band_left_bound": 30, "diagonal_band_right_bound": 5},
+    "bshd": {"layout": "BSHD"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("dtype", [D.HALF, D.BFLOAT16])
+@pytest.mark.parametrize("options", _OPTIONS.values(), ids=_OPTIONS)
+def test_one_dispatch_with_matrix_instructions(arch: str, dtype: DataType, options: dict[str, Any]) -> None:
+    found = inspect_graph(attention(_SHAPE, _SHAPE, _SHAPE, dtype, **options).validate(), Target.parse(arch))
+    assert (found.dispatches, found.spills) == (1, 0)
+    assert any("bf16" in name if dtype is D.BFLOAT16 else "_f16" in name for name in found.matrix), found.matrix

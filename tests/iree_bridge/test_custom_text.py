@@ -1,0 +1,86 @@
+"""The check of custom operations' text, and what the emitter makes of it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graph_api import CompileError, CustomOpAttributes, NotSupportedError
+from graph_api.ops.custom_op import CustomOpNode
+from iree_bridge.custom_text import CustomTextError, checked_text, fill_template
+from iree_bridge.emitter import emit_module
+from iree_bridge.target import Target
+from tests.cases.custom_op import ADD, GENERIC, REFUSED, TWO, graph
+from tests.support.filecheck import check_ir
+
+CPU = Target.parse("cpu")
+
+
+def node(text: str = ADD) -> CustomOpNode:
+    (made,) = graph(text, [(4, 3), (4, 3)], [(4, 3)]).validate().nodes
+    assert isinstance(made, CustomOpNode)
+    return made
+
+
+def test_placeholders_are_filled_in() -> None:
+    text = "{FUNC_NAME} {IN0_TYPE} {IN1_DTYPE} {OUT0_DIM1} {other} {IN0_TYPE"
+    assert fill_template(node(text), "f") == "f !torch.vtensor<[4,3],f32> f32 3 {other} {IN0_TYPE"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_texts_say_why(name: str) -> None:
+    rule, text = REFUSED[name]
+    with pytest.raises(CustomTextError) as caught:
+        checked_text(node(text), "f")
+    assert caught.value.rule == rule
+    assert str(caught.value)
+
+
+def test_a_name_cannot_be_passed_through_a_placeholder() -> None:
+    with pytest.raises(CustomTextError, match="symbol @f"):
+        checked_text(node(ADD.replace("torch.constant.int 1", "torch.constant.int 1 @{FUNC_NAME}")), "f")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=60), st.integers(0, len(ADD)))
+def test_any_text_is_answered(text: str, at: int) -> None:
+    """Whatever is put into it, the check passes or raises its own error."""
+    made = node()
+    attributes = CustomOpAttributes(custom_op_id="fusilli.x", data=ADD[:at] + text + ADD[at:])
+    changed = CustomOpNode(made.name, attributes, made.inputs, made.outputs)
+    with contextlib.suppress(CustomTextError):
+        checked_text(changed, "f")
+
+
+@pytest.mark.mlir
+def test_the_function_joins_the_module_and_is_called() -> None:
+    check_ir(
+        emit_module(graph(TWO, [(4, 3)], [(4, 3), (3, 4)]).validate(), CPU).ir,
+        """
+        CHECK-LABEL: func.func @main
+        CHECK:       [[R:%.*]]:2 = call @custom_0({{.*}}) : (!torch.vtensor<[4,3],f32>)
+        CHECK-LABEL: func.func private @custom_0
+        CHECK:       torch.aten.abs
+        """,
+    )
+
+
+@pytest.mark.mlir
+def test_builtin_operations_are_allowed() -> None:
+    assert "linalg.generic" in emit_module(graph(GENERIC, [(4, 3)], [(4, 3)]).validate(), CPU).ir
+
+
+@pytest.mark.mlir
+def test_what_is_no_mlir_is_a_compile_error_that_names_the_node() -> None:
+    text = ADD.replace("return %c", "return %undefined")
+    with pytest.raises(CompileError, match="custom_op_0.*fusilli.test.*not valid MLIR"):
+        emit_module(graph(text, [(4, 3), (4, 3)], [(4, 3)]).validate(), CPU)
+
+
+@pytest.mark.mlir
+def test_the_emitter_checks_the_text_itself() -> None:
+    with pytest.raises(NotSupportedError, match="hal.executable"):
+        emit_module(graph(REFUSED["hal"][1], [(4, 3), (4, 3)], [(4, 3)]).validate(), CPU)
