@@ -28,6 +28,8 @@ from iree_bridge.options import Options
 __all__ = ["Reply", "WorkerError", "WorkerPool", "find_python", "pool", "shutdown"]
 
 _LOG = logging.getLogger(__name__)
+# The folders that hold these are passed on: they may not be those that the worker's interpreter looks into by itself.
+_WORKER_NEEDS: Final = ("iree/compiler/_mlir_libs", "numpy", "ml_dtypes")
 _WORKER: Final = Path(__file__).resolve().parent / "worker.py"
 _STDERR_NAME: Final = "stderr.txt"
 _START_TIMEOUT: Final = 60.0  # seconds
@@ -331,18 +333,31 @@ def find_python(options: Options) -> tuple[Path, tuple[str, ...]]:
     if options.python is not None:
         return options.python, ()
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    folders = [folder for folder in sys.path if folder and Path(folder, "iree", "compiler", "_mlir_libs").is_dir()]
-    sites = tuple(os.path.abspath(folder) for folder in folders[:1])
-    own = _WORKER.parent.parent
-    for folder in (*sites, *([str(own)] if own.name in ("site-packages", "dist-packages") else [])):
-        # <prefix>/lib/python3.x/site-packages
-        for prefix in Path(folder).parents[:3]:
-            for candidate in (prefix / "bin" / name, prefix / "bin" / "python3"):
-                if os.access(candidate, os.X_OK) and (prefix / "lib" / name).is_dir():
-                    return candidate, sites
+    found = [_folder_with(package) for package in _WORKER_NEEDS]
+    sites = tuple(dict.fromkeys(folder for folder in found if folder))
+    own = str(_WORKER.parent.parent)
+    for folder in dict.fromkeys(folder for folder in (found[0], own) if folder):
+        prefix = _prefix(Path(folder))
+        if prefix is None or not (prefix / "lib" / name).is_dir():
+            continue
+        for candidate in (prefix / "bin" / name, prefix / "bin" / "python3"):
+            if os.access(candidate, os.X_OK):
+                return candidate, sites
     if sys.executable and Path(sys.executable).name.startswith("python"):
         return Path(sys.executable), sites
     raise WorkerError("start", "no Python interpreter was found for the compile worker; set FUSILLI_PYTHON")
+
+
+def _folder_with(package: str) -> str | None:
+    """The first folder of ``sys.path`` that holds ``package``, a path relative to it."""
+    held = (folder for folder in sys.path if folder and Path(folder, package).is_dir())
+    return next((os.path.abspath(folder) for folder in held), None)
+
+
+def _prefix(site: Path) -> Path | None:
+    """The installation that ``<prefix>/lib/python3*/site-packages`` belongs to; None for any other folder."""
+    installed = site.name in ("site-packages", "dist-packages") and site.parent.name.startswith("python3")
+    return site.parents[2] if installed and len(site.parents) > 2 else None
 
 
 def _above_standard(sock: socket.socket) -> socket.socket:

@@ -169,10 +169,11 @@ def _division(pool: _Pool) -> list[str]:
         lines.append(f"  %counts{spatial} = arith.constant dense<[{text}]> : {kind_of_counts}")
         factors.append(f"%i{len(ins)}")
         ins.append(Operand(f"%counts{spatial}", kind_of_counts, [f"d{pool.loop(spatial)}"]))
-    suffix = "f" if pool.compute.is_float else "i"
-    divisor = code.line(f"arith.constant {_literal(volume, pool.compute)} : {kind}")
-    for factor in factors:
-        divisor = code.op(f"mul{suffix}", divisor, factor, kind)
+    if volume != 1 or not factors:
+        factors.append(code.line(f"arith.constant {_literal(volume, pool.compute)} : {kind}"))
+    divisor = factors[0]
+    for factor in factors[1:]:
+        divisor = code.op("mulf" if pool.compute.is_float else "muli", divisor, factor, kind)
     value = code.op("divf" if pool.compute.is_float else "divsi", "%i0", divisor, kind)
     loops = ["parallel"] * len(pool.order)
     return [*lines, *generic("%average", ins, Operand("%empty", out, pool.parallel), loops, code.lines, value)]

@@ -7,6 +7,7 @@ atomic, so that launches need no lock. Lanes of one program never share memory.
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -71,6 +72,12 @@ class Lane:
         self.program = program
         self._frames: dict[Key, Callable[[], None]] = {}
         self._workspace: HalBuffer | None = None
+
+    def __del__(self) -> None:
+        # Buffers and semaphores do not keep their device open, and closing it first is a crash: so they go before
+        # ``program`` does.
+        for name in ("_frames", "_workspace", "_scratch", "_pinned", "_timeline"):
+            self.__dict__.pop(name, None)
 
     def launch(self, key: Key) -> None:
         """Runs the function on the buffers of ``key``; the frame for it is made once."""
@@ -189,13 +196,13 @@ class _Timeline:
     """
 
     def __init__(self, program: Program) -> None:
-        self._hal = program.hal
-        self._waits = program.waits
-        self._semaphore = program.hal.create_semaphore(0)
-        self._time = 0
         self.at_once = HalFence(0)
         self.wait = HalFence(1)
         self.signal = HalFence(1)
+        self._semaphore = program.hal.create_semaphore(0)
+        self._hal = program.hal  # attributes go in the order in which they came: the device last
+        self._waits = program.waits
+        self._time = 0
 
     def run(self, invoke: Callable[[], None]) -> None:
         self._time += 1
@@ -267,7 +274,8 @@ class GpuLane(Lane):
         timeline = self._timeline
         wait = timeline.wait if copies else timeline.at_once
         items = self._argument_list(buffers, workspace, wait, timeline.signal)
-        invoke = partial(program.context.invoke, program.async_function, items, _NO_RESULTS)
+        # Arguments of a partial go last one first: the buffers before the context, which keeps their device open.
+        invoke = partial(operator.call, program.context.invoke, program.async_function, items, _NO_RESULTS)
         return partial(timeline.run_staged, invoke, tuple(copies)) if copies else partial(timeline.run, invoke)
 
     def _copy(self, index: int, pointer: int, on_host: bool) -> _DeviceCopy:

@@ -382,3 +382,20 @@ def test_a_message_arrives_whole() -> None:
         sender.join()
         with pytest.raises(TimeoutError):
             _frames.receive(ours, deadline=time.monotonic() + 0.01)
+
+
+def test_packages_outside_an_installation_do_not_choose_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after ``pip install --target``: the folder's parents are no prefix, even if they hold a bin/python3."""
+    target = tmp_path / "site"
+    for package in ("iree/compiler/_mlir_libs", "numpy"):
+        (target / package).mkdir(parents=True)
+    for name in ("bin", f"lib/python{sys.version_info.major}.{sys.version_info.minor}"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy(sys.executable, tmp_path / "bin" / "python3")
+    monkeypatch.setattr(sys, "path", [str(target), *sys.path])
+    python, sites = pool.find_python(Options(cache_dir=tmp_path))
+    assert python == Path(sys.executable)
+    assert sites[0] == str(target)
+    assert any(Path(folder, "ml_dtypes").is_dir() for folder in sites)

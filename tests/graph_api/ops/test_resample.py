@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph_api import DataType, Graph, GraphError, PaddingMode, ResampleMode
+from graph_api import DataType, Graph, GraphError
+from graph_api import PaddingMode as P
+from graph_api import ResampleMode as M
 from tests.cases.resample import pool_graph
 
-M, P = ResampleMode, PaddingMode
 Dims = tuple[int, ...]
 SQUARE = [[[[1.0, 2.0], [3.0, 4.0]]]]
 
@@ -113,22 +114,32 @@ def test_an_uncertain_input_makes_a_close_index_uncertain() -> None:
     np.testing.assert_allclose(bound["y"], 0.01)
 
 
+PLACE = {"window": 2, "index": DataType.INT8}
+
+
 @pytest.mark.parametrize(
     ("message", "dim", "mode", "kw"),
     [
         ("window (9,) is larger than padded x (4,)", (1, 1, 4), M.MAXPOOL, {"window": 9}),
-        ("must have 2 spatial dims as window (2, 2) says", (1, 1, 4), M.MAXPOOL, {"window": (2, 2), "stride": (1, 1), "padding": (0, 0)}),
-        ("generate_index belongs to MAXPOOL", (1, 1, 4), M.AVGPOOL_EXCLUDE_PADDING, {"window": 2, "index": DataType.INT32}),
-        ("must be INT8 or INT32, it is INT64", (1, 1, 4), M.MAXPOOL, {"window": 2, "index": DataType.INT64}),
-        ("x has 144 spatial positions, an INT8 index can name 128", (1, 1, 12, 12), M.MAXPOOL, {"window": 2, "index": DataType.INT8}),
+        ("generate_index belongs to MAXPOOL", (1, 1, 4), M.AVGPOOL_EXCLUDE_PADDING, PLACE),
+        ("must be INT8 or INT32, it is INT64", (1, 1, 4), M.MAXPOOL, PLACE | {"index": DataType.INT64}),
+        ("x has 144 spatial positions, an INT8 index can name 128", (1, 1, 12, 12), M.MAXPOOL, PLACE),
         ("stride (0,) must be at least 1", (1, 1, 4), M.MAXPOOL, {"window": 2, "stride": 0}),
         ("differ in length", (1, 1, 4), M.MAXPOOL, {"window": 2, "stride": (1, 1)}),
         ("not both", (1, 1, 4), M.MAXPOOL, {"window": 2, "padding": 1, "post_padding": 1}),
         ("at least one spatial dim", (1, 4), M.MAXPOOL, {"window": 2}),
         ("must be a PaddingMode", (1, 1, 4), M.MAXPOOL, {"window": 2, "padding_mode": "ZERO_PAD"}),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_told(message: str, dim: Dims, mode: M, kw: dict[str, Any]) -> None:
     with pytest.raises(GraphError) as failure:
         pool_graph(dim, mode, **kw).validate()
     assert message in str(failure.value)
+
+
+def test_the_rank_of_a_tensor_that_was_not_known_while_building_is_checked() -> None:
+    g = Graph("g", io_data_type=DataType.FLOAT)
+    y = g.conv_fprop(g.tensor("x", dim=(1, 2, 6)), g.tensor("w", dim=(2, 2, 1)))
+    g.resample_fwd(y, mode=M.MAXPOOL, window=(2, 2))[0].set_output()
+    with pytest.raises(GraphError, match="must have 2 spatial dims as window"):
+        g.validate()

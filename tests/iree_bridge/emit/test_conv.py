@@ -41,9 +41,9 @@ def test_a_data_gradient_of_points_needs_no_kernel_for_its_filter() -> None:
         emit_module(graph, GFX).ir,
         """
         CHECK-NOT: call
-        CHECK: torch.aten.permute %arg2, {{.*}} -> !torch.vtensor<[3,4,1,1],f16>
+        CHECK: torch.aten.permute {{.*}} -> !torch.vtensor<[1,3,4,1,1],f16>
         CHECK: torch.aten.convolution %arg1, {{.*}} -> !torch.vtensor<[2,3,8,10],f32>
-        """.replace("torch.aten.permute %arg2", "torch.aten.permute {{.*}}").replace("[3,4,1,1]", "[1,3,4,1,1]"),
+        """,
     )
 
 
@@ -77,9 +77,10 @@ def test_gfx908_multiplies_bf16_in_f32() -> None:
     check_ir(
         emit_module(graph, Target.parse("gfx908")).ir,
         """
-        CHECK-COUNT-2: util.optimization_barrier {{.*}}f32>
+        CHECK: util.optimization_barrier {{.*}}f32>
+        CHECK: util.optimization_barrier {{.*}}f32>
         CHECK: torch.aten.convolution {{.*}}f32>, {{.*}}f32>, {{.*}} -> !torch.vtensor<[1,8,3,3],f32>
-        """.replace("CHECK-COUNT-2: util", "CHECK: util"),
+        """,
     )
 
 
