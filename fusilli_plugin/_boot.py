@@ -8,6 +8,7 @@ Several threads may run it at the same time; what it does a second time does not
 
 def boot() -> None:
     """Import the packages from ROOT, and only from there, and hand the shim its functions."""
+    import importlib
     import os
     import site
     import sys
@@ -25,16 +26,13 @@ def boot() -> None:
     # A second copy elsewhere on the path would be loaded in silence otherwise.
     sys.path.insert(0, root)
     try:
-        import fusilli_plugin
-        import graph_api
-        import hipdnn_backend
-        import iree_bridge
+        for name in ("graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin"):
+            package = importlib.import_module(name)
+            home = os.path.dirname(os.path.dirname(os.path.abspath(str(package.__file__))))
+            if os.path.realpath(home) != os.path.realpath(root):
+                raise ImportError(f"{name} was imported from {home} already, the plugin is that of {root}")
     finally:
         sys.path.remove(root)
-    for package in (fusilli_plugin, graph_api, hipdnn_backend, iree_bridge):
-        home = os.path.dirname(os.path.dirname(os.path.abspath(str(package.__file__))))
-        if os.path.realpath(home) != os.path.realpath(root):
-            raise ImportError(f"{package.__name__} was imported from {home} already, the plugin is that of {root}")
     import signal  # noqa: F401 - its import sets a handler, which the shim takes back when this is done
 
     from fusilli_plugin.attach import attach

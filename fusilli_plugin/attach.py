@@ -190,10 +190,8 @@ class Plugin:
         status = status_of(error)
         self._link.set_error(error_text(error))
         if isinstance(error, KeyboardInterrupt):
-            import _thread
-
-            _thread.interrupt_main()  # it was meant for the host program, which gets it back
-        elif status == Status.INTERNAL_ERROR:
+            return int(status) | _INTERRUPTED  # it was meant for the host program, which gets it back from the shim
+        if status == Status.INTERNAL_ERROR:
             _LOG.error("%s", error, exc_info=error if _LOG.isEnabledFor(logging.DEBUG) else None)
         else:
             _LOG.warning("%s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -52,9 +53,16 @@ class Scope:
         return None if tensor.value is None else scalar(tensor)
 
     def add(
-        self, source: wire.WireNode, node_type: type[Node], inputs: Uids, outputs: Uids, attributes: Attributes | None = None
+        self,
+        source: wire.WireNode,
+        node_type: type[Node],
+        inputs: Uids,
+        outputs: Uids,
+        attributes: Attributes | None = None,
+        *,
+        constants: Mapping[str, TensorAttr] | None = None,
     ) -> None:
-        """Add the node; ports whose uid is None are left out.
+        """Add the node; ports whose uid is None are left out, ``constants`` are inputs that the host does not know.
 
         Raises:
             GraphError: it does not fit.
@@ -62,9 +70,11 @@ class Scope:
         """
         used = {port: uid for port, uid in outputs.items() if uid is not None}
         given = {port: self.tensor(uid) for port, uid in used.items() if self._is_described(uid)}
+        known = {port: self.tensor(uid) for port, uid in inputs.items() if uid is not None}
+        known |= constants or {}
         node = self.graph.add_node(
             node_type,
-            {port: self.tensor(uid) for port, uid in inputs.items() if uid is not None},
+            {port: known[port] for port in node_type.input_ports if port in known},
             name=self._node_name(source.name),
             attributes=attributes,
             outputs=given,
@@ -85,6 +95,8 @@ class Scope:
         dtype = data_type(source.data_type, self.reading, f"tensor '{source.name}'")
         name, uid = self._tensor_name(source.name), _uid(source)
         if source.value is not None:
+            if math.prod(source.dims) != 1:
+                raise GraphError(f"tensor '{source.name}' has a scalar value, which needs 1 element; dims are {source.dims}")
             return self.graph.scalar(scalar(source), data_type=dtype, name=name, rank=max(len(source.dims), 1), uid=uid)
         tensor = self.graph.tensor(
             name,

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -62,6 +63,12 @@ static status_t refuse(status_t status, const char* function, const char* reason
 
 #define REQUIRE(condition, reason) \
   if (!(condition)) return refuse(BAD_PARAM, __func__, reason)
+
+// Python marks a status if Ctrl-C came while it worked: that was meant for the host, which gets it when it goes on.
+static status_t done(status_t status) {
+  if (status & FUSILLI_INTERRUPTED) raise(SIGINT);
+  return status & ~FUSILLI_INTERRUPTED;
+}
 
 static _Atomic(log_callback_t) log_callback;
 
@@ -237,7 +244,7 @@ EXPORT status_t hipdnnEnginePluginDestroy(handle_t* handle) {
   REQUIRE(found, "the handle is NULL or was destroyed");
   uint64_t serial = found->serial;
   free(found);
-  return python_alive() ? fusilli_python.destroy_handle(serial) : SUCCESS;
+  return python_alive() ? done(fusilli_python.destroy_handle(serial)) : SUCCESS;
 }
 
 EXPORT status_t hipdnnEnginePluginSetStream(handle_t* handle, void* stream) {
@@ -273,7 +280,8 @@ EXPORT status_t hipdnnEnginePluginGetApplicableEngineIds(handle_t* handle, const
   FIND_HANDLE(known);
   *count = 0;
   int32_t yes = 0;
-  if (!python_start() || fusilli_python.supports(known.device, BYTES(graph), &yes) != SUCCESS || !yes) return SUCCESS;
+  if (!python_start() || done(fusilli_python.supports(known.device, BYTES(graph), &yes)) != SUCCESS || !yes)
+    return SUCCESS;
   if (max) ids[0] = fusilli_python.engine_id;
   *count = 1;
   return SUCCESS;
@@ -288,7 +296,7 @@ EXPORT status_t hipdnnEnginePluginGetEngineDetails(handle_t* handle, int64_t id,
   START_PYTHON();
   uintptr_t data = 0;
   size_t size = 0;
-  status_t status = fusilli_python.details(known.device, BYTES(graph), &data, &size);
+  status_t status = done(fusilli_python.details(known.device, BYTES(graph), &data, &size));
   if (status == SUCCESS) *details = (const_data_t){(const void*)data, size};
   return status;
 }
@@ -296,7 +304,7 @@ EXPORT status_t hipdnnEnginePluginGetEngineDetails(handle_t* handle, int64_t id,
 static status_t free_bytes(const_data_t* data) {
   uintptr_t address = (uintptr_t)data->ptr;
   *data = (const_data_t){NULL, 0};
-  return address && python_alive() ? fusilli_python.free_bytes(address) : SUCCESS;
+  return address && python_alive() ? done(fusilli_python.free_bytes(address)) : SUCCESS;
 }
 
 EXPORT status_t hipdnnEnginePluginDestroyEngineDetails(handle_t* handle, const_data_t* details) {
@@ -312,7 +320,7 @@ EXPORT status_t hipdnnEnginePluginGetWorkspaceSize(handle_t* handle, const const
   REQUIRE(VALID(graph), "op_graph is NULL or empty");
   FIND_HANDLE(known);
   START_PYTHON();
-  return fusilli_python.workspace_size(known.device, BYTES(config), BYTES(graph), size);
+  return done(fusilli_python.workspace_size(known.device, BYTES(config), BYTES(graph), size));
 }
 
 EXPORT status_t hipdnnEnginePluginCreateExecutionContext(handle_t* handle, const const_data_t* config,
@@ -323,8 +331,8 @@ EXPORT status_t hipdnnEnginePluginCreateExecutionContext(handle_t* handle, const
   FIND_HANDLE(known);
   START_PYTHON();
   uintptr_t made = 0;
-  status_t status = fusilli_python.create_context(known.serial, known.device, (uintptr_t)known.stream, BYTES(config),
-                                                  BYTES(graph), &made);
+  status_t status = done(fusilli_python.create_context(known.serial, known.device, (uintptr_t)known.stream,
+                                                       BYTES(config), BYTES(graph), &made));
   if (status == SUCCESS) *context = (void*)made;
   return status;
 }
@@ -332,7 +340,7 @@ EXPORT status_t hipdnnEnginePluginCreateExecutionContext(handle_t* handle, const
 EXPORT status_t hipdnnEnginePluginDestroyExecutionContext(handle_t* handle, void* context) {
   REQUIRE(handle, "the handle is NULL");
   REQUIRE(context, "execution_context is NULL");
-  return python_alive() ? fusilli_python.destroy_context((uintptr_t)context) : SUCCESS;
+  return python_alive() ? done(fusilli_python.destroy_context((uintptr_t)context)) : SUCCESS;
 }
 
 EXPORT status_t hipdnnEnginePluginGetWorkspaceSizeFromExecutionContext(handle_t* handle, void* context, size_t* size) {
@@ -340,7 +348,7 @@ EXPORT status_t hipdnnEnginePluginGetWorkspaceSizeFromExecutionContext(handle_t*
   REQUIRE(context, "execution_context is NULL");
   REQUIRE(size, "workspace_size is NULL");
   START_PYTHON();
-  return fusilli_python.context_workspace_size((uintptr_t)context, size);
+  return done(fusilli_python.context_workspace_size((uintptr_t)context, size));
 }
 
 EXPORT status_t hipdnnEnginePluginExecuteOpGraph(handle_t* handle, void* context, void* workspace,
@@ -349,8 +357,8 @@ EXPORT status_t hipdnnEnginePluginExecuteOpGraph(handle_t* handle, void* context
   REQUIRE(buffers && count, "device_buffers is NULL or empty");
   FIND_HANDLE(known);
   START_PYTHON();
-  return fusilli_python.execute(known.serial, known.device, (uintptr_t)known.stream, (uintptr_t)context,
-                                (uintptr_t)workspace, (const char*)buffers, count);
+  return done(fusilli_python.execute(known.serial, known.device, (uintptr_t)known.stream, (uintptr_t)context,
+                                (uintptr_t)workspace, (const char*)buffers, count));
 }
 
 EXPORT status_t hipdnnEnginePluginExecuteOpGraphWithOverrides(handle_t* handle, void* context, void* workspace,
@@ -365,9 +373,9 @@ EXPORT status_t hipdnnEnginePluginExecuteOpGraphWithOverrides(handle_t* handle, 
     REQUIRE(!lengths[i] || (dims[i] && strides[i]), "dims or strides of an override are NULL");
   FIND_HANDLE(known);
   START_PYTHON();
-  return fusilli_python.execute_overridden(known.serial, known.device, (uintptr_t)known.stream, (uintptr_t)context,
+  return done(fusilli_python.execute_overridden(known.serial, known.device, (uintptr_t)known.stream, (uintptr_t)context,
                                            (uintptr_t)workspace, (const char*)buffers, count, overrides, uids, lengths,
-                                           dims, strides);
+                                           dims, strides));
 }
 
 EXPORT status_t hipdnnEnginePluginSerializeExecutionContext(handle_t* handle, void* context, const_data_t* serialized) {
@@ -377,7 +385,7 @@ EXPORT status_t hipdnnEnginePluginSerializeExecutionContext(handle_t* handle, vo
   START_PYTHON();
   uintptr_t data = 0;
   size_t size = 0;
-  status_t status = fusilli_python.serialize((uintptr_t)context, &data, &size);
+  status_t status = done(fusilli_python.serialize((uintptr_t)context, &data, &size));
   if (status == SUCCESS) *serialized = (const_data_t){(const void*)data, size};
   return status;
 }
@@ -397,7 +405,7 @@ EXPORT status_t hipdnnEnginePluginCreateExecutionContextFromSerialized(handle_t*
   START_PYTHON();
   uintptr_t made = 0;
   status_t status =
-      fusilli_python.restore(known.serial, known.device, (uintptr_t)known.stream, BYTES(serialized), &made);
+      done(fusilli_python.restore(known.serial, known.device, (uintptr_t)known.stream, BYTES(serialized), &made));
   if (status == SUCCESS) *context = (void*)made;
   return status;
 }

@@ -11,6 +11,9 @@
 // Changes with link.h; the package refuses a shim of another number.
 #define FUSILLI_ABI 1
 
+// Added to a status by Python; see done() in hipdnn.c.
+#define FUSILLI_INTERRUPTED 0x100
+
 #ifndef FUSILLI_VERSION
 #error "FUSILLI_VERSION comes from fusilli_plugin/build.py"
 #endif

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from graph_api import DataType
 from graph_api.ops.sdpa import Window
+from iree_bridge._mlir import ir
 from iree_bridge.emitter import Emitter, Value
 from iree_bridge.types import builtin_tensor
 
@@ -46,6 +47,9 @@ def fused_attention(
         mask: rank 4, broadcasts to [B, H, Sq, Skv]; -inf, or at least ``LEAST_MASK``.
         sink: FLOAT [1, H, 1, 1], a logit per head that takes part in the maximum and the sum.
     """
+    if _is_repeated(q):
+        # The compiler takes the repetition into the operation; where k and v repeat along the same dim, it crashes.
+        q = e.barrier(q)
     b, h, sq, d = q.dims
     skv, dv = k.dims[2], v.dims[3]
     heads = _head_factors(h, k.dims[1], v.dims[1])
@@ -110,6 +114,17 @@ func.func private @attention({arguments}) -> ({total}, {row}, {row}) {{
 def _f32(value: float) -> str:
     """A constant by its bits."""
     return f"0x{int.from_bytes(struct.pack('>f', value), 'big'):08X}"
+
+
+_VIEWS = ("torch.aten.permute", "torch.aten.view", "torch.prims.convert_element_type")
+
+
+def _is_repeated(value: Value) -> bool:
+    """Whether a value is a smaller one broadcast, seen through what only rearranges or converts it."""
+    owner = value.ssa.owner
+    while not isinstance(owner, ir.Block) and owner.name in _VIEWS:
+        owner = owner.operands[0].owner
+    return not isinstance(owner, ir.Block) and owner.name == "torch.aten.broadcast_to"
 
 
 def _head_factors(h: int, hk: int, hv: int) -> tuple[int, ...] | None:

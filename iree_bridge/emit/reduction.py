@@ -21,7 +21,7 @@ def reduction(e: Emitter, node: ReductionNode) -> None:
     tensor, axes = node.inputs["x"], node.axes
     x = e.read(tensor, node.compute)
     if node.outputs["y"].volume == 1:
-        # Of everything, in memory order: the order of the terms is free, and a flat view of it costs no copy.
+        # Of everything: the order of the terms is free, so it is that of memory, and no stage of it needs a transposition.
         x, axes = e.permute(x, stride_order(tensor.dims, tensor.strides)), range(len(x.dims))
     e.write(node, "y", _reduced(e, Elementwise(e, node.compute), node.attributes.mode, x, axes))
 
@@ -61,23 +61,39 @@ def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
 
 
 def _product(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
-    dims = _kept(x, axes)
-    x, axes = _flat(e, x, axes)
     for axis in axes:
-        x = e.op("aten.prod.dim_int", _kept(x, [axis]), x.dtype, x, axis, True, TORCH_CODE[x.dtype])
-    return e.reshape(x, dims)
+        x = _over(e, "aten.prod.dim_int", x, [axis], TORCH_CODE[x.dtype]) if x.dims[axis] > 1 else x
+    return x
 
 
 def _over(e: Emitter, name: str, x: Value, axes: Sequence[int], *operands: int) -> Value:
-    """A torch reduction that takes a list of axes and a flag to keep them."""
-    dims = _kept(x, axes)
-    x, axes = _flat(e, x, axes)
-    return e.reshape(e.op(name, _kept(x, axes), x.dtype, x, list(axes), True, *operands), dims)
+    """A torch reduction of x over ``axes``, which stay as dims of 1.
+
+    The GPU compiler fails ("failed to distribute") where all of a large x is reduced over several dims at once: then the
+    inner dims are reduced first, and what is left, of few elements or one dim, after them.
+    """
+    if math.prod(_kept(x, axes)) == 1 and (inner := _inner_axes(x.dims)):
+        x = _step(e, name, x, inner, *operands)
+    return _step(e, name, x, axes, *operands)
 
 
-def _flat(e: Emitter, x: Value, axes: Sequence[int]) -> tuple[Value, Sequence[int]]:
-    """x as one row if all of it is reduced: the GPU compiler fails on several dims then ("failed to distribute")."""
-    return (e.reshape(x, (math.prod(x.dims),)), [0]) if math.prod(_kept(x, axes)) == 1 else (x, axes)
+def _inner_axes(dims: Sequence[int]) -> list[int]:
+    """The axes behind the leading ones that together hold a moderate number of rows; none if only one dim exceeds 1."""
+    large = [axis for axis, dim in enumerate(dims) if dim > 1]
+    rows = 1
+    for position, axis in enumerate(large[:-1]):
+        rows *= dims[axis]
+        if rows >= _ROWS or rows * dims[large[position + 1]] > _MOST_ROWS:
+            return large[position + 1 :]
+    return large[-1:] if len(large) > 1 else []
+
+
+_ROWS, _MOST_ROWS = 64, 2048
+
+
+def _step(e: Emitter, name: str, x: Value, axes: Sequence[int], *operands: int) -> Value:
+    which = axes[0] if name == "aten.prod.dim_int" else list(axes)
+    return e.op(name, _kept(x, axes), x.dtype, x, which, True, *operands)
 
 
 def _kept(x: Value, axes: Sequence[int]) -> list[int]:

@@ -17,4 +17,4 @@ _CASES = [
 
 @pytest.mark.parametrize("case", _CASES)
 def test_case(case: OpCase, request: pytest.FixtureRequest) -> None:
-    assert_right(case, request.config.getoption("--device"))
+    assert_right(case, str(request.config.getoption("--device")))
