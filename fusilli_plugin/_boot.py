@@ -5,6 +5,8 @@ LINK: address of the shim's struct. ROOT, PYTHON: folder of the packages and pat
 Several threads may run it at the same time; what it does a second time does nothing.
 """
 
+given = globals()
+
 
 def boot() -> None:
     """Import the packages from ROOT, and only from there, and hand the shim its functions."""
@@ -13,8 +15,7 @@ def boot() -> None:
     import site
     import sys
 
-    root = os.fsdecode(ROOT)  # noqa: F821 - the shim defines it
-    python = os.fsdecode(PYTHON)  # noqa: F821
+    root, python = os.fsdecode(given["ROOT"]), os.fsdecode(given["PYTHON"])
     # In a foreign Python our dependencies are not on the path; .pth files count, so addsitedir. Theirs come first.
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     prefix = os.path.dirname(os.path.dirname(python)) if python else ""
@@ -37,14 +38,14 @@ def boot() -> None:
 
     from fusilli_plugin.attach import attach
 
-    attach(LINK)  # type: ignore[name-defined]  # noqa: F821
+    attach(given["LINK"])
 
 
 def report(text: str) -> None:
     """Tell the shim why the packages could not be attached: its struct starts with a function for that."""
     import ctypes
 
-    address = ctypes.c_void_p.from_address(LINK).value  # type: ignore[name-defined]  # noqa: F821
+    address = ctypes.c_void_p.from_address(given["LINK"]).value
     assert address is not None
     ctypes.CFUNCTYPE(None, ctypes.c_char_p)(address)(text.encode(errors="replace"))
 

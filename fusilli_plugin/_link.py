@@ -1,4 +1,5 @@
 """Made of shim/link.h by ``python -m fusilli_plugin.build --link``; not to be edited."""
+
 # ruff: noqa
 # fmt: off
 # pyright: basic

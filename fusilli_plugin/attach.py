@@ -27,6 +27,7 @@ __all__ = ["ABI", "Plugin", "attach"]
 
 ABI: Final = 1
 """Number of the shim's struct, FUSILLI_ABI in shim/shim.h."""
+_INTERRUPTED: Final = 0x100  # FUSILLI_INTERRUPTED there
 
 _LOG: Final = logging.getLogger(__name__)
 # not hipdnn_backend: it may be the host, whose log callback ends in its own logger
@@ -85,11 +86,12 @@ def _fill(link: Any, plugin: Plugin) -> list[Any]:
     }  # fmt: skip
     functions = {name: plugin.guard(function) for name, function in guarded.items()}
     functions |= {"execute": plugin.execute, "set_log_severity": _set_log_severity}
+    make: Any = ffi.callback
     types = {name: field.type for name, field in ffi.typeof("fusilli_link").fields}
     for name, function in functions.items():
         # what a callback returns if even its error handling fails
         error = {} if name == "set_log_severity" else {"error": int(Status.INTERNAL_ERROR)}
-        callback = ffi.callback(types[name], function, **error)
+        callback = make(types[name], function, **error)
         setattr(link, name, callback)
         callbacks.append(callback)
     return callbacks
@@ -261,9 +263,7 @@ class Plugin:
             rank = lengths[index]
             if rank > _MAX_RANK:
                 raise BadParamError(f"override of tensor {uids[index]}: {rank} dims; at most {_MAX_RANK} are read")
-            found[uids[index]] = Override(
-                *(tuple(ffi.unpack(each[index], rank)) if rank else () for each in (dims, strides))
-            )
+            found[uids[index]] = Override(_integers(dims[index], rank), _integers(strides[index], rank))
         place = self._place(serial, device, stream) if self._is_gpu else (0, None)
         plan = self._contexts.get(context).plan
         plan.launch_overridden(ffi.buffer(buffers, count * _PAIR)[:], workspace, place, found)
@@ -333,5 +333,10 @@ def _bytes(address: int, size: int, limit: int) -> bytes:
     return ffi.buffer(ffi.cast("char *", address), size)[:]
 
 
+def _integers(array: Any, count: int) -> tuple[int, ...]:
+    return tuple(array[index] for index in range(count))
+
+
 def _text(pointer: Any) -> str:
-    return ffi.string(pointer).decode(errors="replace")
+    data: Any = ffi.string(pointer)
+    return data.decode(errors="replace")

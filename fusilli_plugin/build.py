@@ -1,7 +1,7 @@
 """Builds the shim, the shared library that hipDNN loads: for wheels (``setup.py``) and, on demand, for source trees.
 
 Needs nothing but a C compiler. ``python -m fusilli_plugin.build`` builds the library into this package;
-``python -m fusilli_plugin.build --link`` also makes ``fusilli_plugin/_link.py`` anew, after a change of ``shim/link.h``.
+with ``--link`` it also makes ``fusilli_plugin/_link.py`` anew, which a change of ``shim/link.h`` calls for.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def link_module() -> str:
         body = made.read_text(encoding="utf-8").removeprefix("# auto-generated file\n")
     return (
         '"""Made of shim/link.h by ``python -m fusilli_plugin.build --link``; not to be edited."""\n'
-        f"# ruff: noqa\n# fmt: off\n# pyright: basic\n{body}"
+        f"\n# ruff: noqa\n# fmt: off\n# pyright: basic\n{body}"
     )
 
 

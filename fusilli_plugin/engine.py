@@ -161,9 +161,11 @@ class FusilliEngine:
     """
 
     def __init__(self, device: str | Device | None = None, *, options: Options | None = None) -> None:
-        """Args:
-        device: e.g. ``cpu``, ``hip:1``; default: ``options.device``.
-        options: default: ``Options.from_env()``.
+        """Opens nothing.
+
+        Args:
+            device: e.g. ``cpu``, ``hip:1``; default: ``options.device``.
+            options: default: ``Options.from_env()``.
 
         Raises:
             FusilliError: the device or an option means nothing.
@@ -327,7 +329,9 @@ class FusilliEngine:
         settings = settings_of(config, self.target)
         built = self._builds.get((data, settings), lambda: self._compile(graph, settings))
         if built.workspace_size > settings.workspace_limit:
-            reason = f"the plan needs {built.workspace_size} bytes of workspace, the limit is {settings.workspace_limit}"
+            reason = (
+                f"the plan needs {built.workspace_size} bytes of workspace, the limit is {settings.workspace_limit}"
+            )
             raise NotSupportedError("", "workspace", reason)
         return built
 
@@ -357,10 +361,14 @@ class FusilliEngine:
             raise NotSupportedError("", "plan", str(error)) from error
         code = artifact.codes.get(str(self.target))
         if code is None or code.target != self.target:
-            made_for = ", ".join(f"{each.target} {each.target.features[:40]}".strip() for each in artifact.codes.values())
+            made_for = ", ".join(
+                f"{each.target} {each.target.features[:40]}".strip() for each in artifact.codes.values()
+            )
             raise NotSupportedError("", "plan", f"the serialized plan is for {made_for}, this device is {self.target}")
         if code.iree != versions.iree_version():
-            reason = f"the serialized plan was made by IREE {code.iree}, this is {versions.iree_version()}; build it again"
+            reason = (
+                f"the serialized plan was made by IREE {code.iree}, this is {versions.iree_version()}; build it again"
+            )
             raise NotSupportedError("", "plan", reason)
         try:
             size = workspace_size(load_module(code.vmfb))

@@ -18,7 +18,15 @@ from typing import Final
 from fusilli_plugin.build import LIBRARY, BuildError, compile_shim, is_current
 from graph_api import FusilliError
 
-__all__ = ["InstallError", "Place", "default_engine_folder", "link_plugin", "merged_folder", "plugin_dir", "write_sidecar"]
+__all__ = [
+    "InstallError",
+    "Place",
+    "default_engine_folder",
+    "link_plugin",
+    "merged_folder",
+    "plugin_dir",
+    "write_sidecar",
+]
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _ENGINES: Final = Path("hipdnn_plugins", "engines")
@@ -107,7 +115,9 @@ def write_sidecar(library: Path, place: Place) -> Path:
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
-        raise InstallError(f"{path} cannot be written ({error.strerror}); the plugin needs it to find Python") from error
+        raise InstallError(
+            f"{path} cannot be written ({error.strerror}); the plugin needs it to find Python"
+        ) from error
     return path
 
 

@@ -119,9 +119,7 @@ class FusilliPlan:
             call = self._remember(raw, workspace, place)
         call()
 
-    def launch_overridden(
-        self, raw: bytes, workspace: int, place: Place, overrides: Mapping[int, Override]
-    ) -> None:
+    def launch_overridden(self, raw: bytes, workspace: int, place: Place, overrides: Mapping[int, Override]) -> None:
         """`launch` with other dims."""
         plan = self.variant(overrides)
         plan.launch(raw, workspace if plan is self else plan._usable(workspace, self), place)
@@ -203,7 +201,8 @@ class FusilliPlan:
         for tensor, pointer in zip(self._tensors, pointers, strict=True):
             if pointer is None:
                 raise BadParamError(
-                    f"the variant pack has no buffer for tensor {tensor.uid} '{tensor.name}'; it has {sorted(pack)[:32]}"
+                    f"the variant pack has no buffer for tensor {tensor.uid} '{tensor.name}'; "
+                    f"it has {sorted(pack)[:32]}"
                 )
             if not pointer:
                 raise BadParamError(f"the buffer of tensor {tensor.uid} '{tensor.name}' is NULL")

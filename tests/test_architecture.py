@@ -41,6 +41,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "click": ("fusilli_plugin/cli/",),
     "rich": ("fusilli_plugin/cli/",),
     "cffi": ("fusilli_plugin/",),
+    "_cffi_backend": ("fusilli_plugin/_link.py",),
 }
 
 SOURCES = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))

@@ -14,18 +14,16 @@ from tests.cases import all_cases
 ROOT = Path(__file__).parent.parent
 
 
-def _family(op: str) -> str:
-    return OPS[op].__module__.rpartition(".")[2]
+EMITTED = "\n".join(file.read_text() for file in (ROOT / "iree_bridge/emit").glob("*.py"))
 
 
 @pytest.mark.parametrize("op", sorted(OPS))
 def test_operation_is_complete(op: str) -> None:
-    family = _family(op)
     node = OPS[op]
-    assert callable(getattr(Graph, op, None)), f"Graph has no method {op}; add it to the builder in graph_api/ops/{family}.py"
+    family = node.__module__.rpartition(".")[2].lstrip("_")
+    assert callable(getattr(Graph, op, None)), f"Graph has no method {op}; see graph_api/ops/{family}.py"
     assert op in NODE_RULES, f"add @support_rule({op!r}) to iree_bridge/support/{family}.py"
-    rules = (ROOT / f"iree_bridge/emit/{family}.py").read_text()
-    assert re.search(rf'@rule\("{op}"\)', rules), f"add @rule({op!r}) to iree_bridge/emit/{family}.py"
+    assert re.search(rf'@rule\("{op}"\)', EMITTED), f"add @rule({op!r}) to iree_bridge/emit/{family}.py"
     assert node.__doc__, f"{node.__name__} has no docstring"
     for part in ("Shapes:", "Dtypes:", "Raises:", "Source:"):
         assert part in node.__doc__, f"the docstring of {node.__name__} has no line '{part}'"

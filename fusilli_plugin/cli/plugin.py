@@ -12,7 +12,7 @@ from iree_bridge import Options
 
 __all__ = ["install_plugin", "show_plugin_dir"]
 
-_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FOLDER = click.Path(path_type=Path)
 
 
 @command("install-plugin")

@@ -76,7 +76,9 @@ def _warm(file: Path, target: Target, options: Options) -> _Row:
         code = compile_code(graph, target, options)
         outcome, ok = "in the cache" if code.from_cache else "compiled", True
     except FusilliError as error:
-        declined = next((each for each in (error, error.__cause__) if isinstance(each, NotSupportedError)), None)
+        declined: BaseException | None = error
+        while declined is not None and not isinstance(declined, NotSupportedError):
+            declined = declined.__cause__
         if declined is not None:
             return _Row(file.name, str(target), f"not served: {declined.reason}", 0.0, True)
         outcome, ok = str(error).splitlines()[0], False

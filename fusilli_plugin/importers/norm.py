@@ -69,7 +69,9 @@ def import_batchnorm(scope: Scope, node: WireNode, table: BatchnormAttributes) -
     """Adds a BatchnormNode."""
     peers = table.peer_stats_tensor_uid
     if len(peers) > len(PEER_PORTS):
-        raise NotSupportedError(node.name, "peer-stats", f"{len(peers)} peer statistics, at most {len(PEER_PORTS)} are read")
+        raise NotSupportedError(
+            node.name, "peer-stats", f"{len(peers)} peer statistics, at most {len(PEER_PORTS)} are read"
+        )
     inputs = _uids(table, "x", "scale", "bias", "epsilon", "prev_running_mean", "prev_running_variance", "momentum")
     inputs |= dict(zip(PEER_PORTS, peers, strict=False))
     outputs = _uids(table, "y", "mean", "inv_variance", "next_running_mean", "next_running_variance")

@@ -13,7 +13,9 @@ from hipdnn_backend.wire import WireNode
 __all__: list[str] = []
 
 # The schema avoids the names of two macros.
-_TO_WIRE = {mode: wire.ReductionMode[{"MAX": "MAX_OP", "MIN": "MIN_OP"}.get(mode.name, mode.name)] for mode in ReductionMode}
+_TO_WIRE = {
+    mode: wire.ReductionMode[{"MAX": "MAX_OP", "MIN": "MIN_OP"}.get(mode.name, mode.name)] for mode in ReductionMode
+}
 _FROM_WIRE = {number: mode for mode, number in _TO_WIRE.items()}
 
 

@@ -96,7 +96,9 @@ class Scope:
         name, uid = self._tensor_name(source.name), _uid(source)
         if source.value is not None:
             if math.prod(source.dims) != 1:
-                raise GraphError(f"tensor '{source.name}' has a scalar value, which needs 1 element; dims are {source.dims}")
+                raise GraphError(
+                    f"tensor '{source.name}' has a scalar value, which needs 1 element; dims are {source.dims}"
+                )
             return self.graph.scalar(scalar(source), data_type=dtype, name=name, rank=max(len(source.dims), 1), uid=uid)
         tensor = self.graph.tensor(
             name,
@@ -159,7 +161,9 @@ def exporter(node_type: type[Node]) -> Callable[[E], E]:
 
     def register(function: E) -> E:
         if node_type in EXPORTERS:
-            raise ValueError(f"{node_type.op} is exported by {EXPORTERS[node_type].__module__} and {function.__module__}")
+            raise ValueError(
+                f"{node_type.op} is exported by {EXPORTERS[node_type].__module__} and {function.__module__}"
+            )
         EXPORTERS[node_type] = function
         return function
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from fusilli_plugin.importers.registry import Scope, export_data_type, exporter, importer
 from fusilli_plugin.importers.tensors import data_type
@@ -44,11 +45,12 @@ def import_sdpa(scope: Scope, node: WireNode, table: wire.SdpaAttributes) -> Non
 def export_sdpa(node: SdpaNode, uid: Callable[[TensorAttr], int]) -> wire.Attributes:
     """The table of an SdpaNode."""
     a = node.attributes
+    fields: dict[str, Any] = {name: getattr(a, name) for name in _PLAIN}
+    fields |= {f"{port}_tensor_uid": uid(tensor) for port, tensor in (node.inputs | node.outputs).items()}
     return wire.SdpaAttributes(
         generate_stats=a.generate_stats,
         diagonal_alignment=wire.DiagonalAlignment[a.diagonal_alignment.name],
         implementation=wire.AttentionImplementation[a.implementation.name],
         mma_core_mode=wire.DataType.UNSET if a.mma_core_mode is None else export_data_type(a.mma_core_mode),
-        **{name: getattr(a, name) for name in _PLAIN},
-        **{f"{port}_tensor_uid": uid(tensor) for port, tensor in (node.inputs | node.outputs).items()},
+        **fields,
     )

@@ -60,7 +60,7 @@ def scalar(tensor: wire.WireTensor) -> float | int | bool:
     return value.value
 
 
-def tensor_value(dtype: DataType, value: float | int | bool) -> wire.TensorValue:
+def tensor_value(dtype: DataType, value: float | bool) -> wire.TensorValue:
     """The wire form of a compile-time scalar.
 
     Raises:

@@ -36,11 +36,12 @@ def operands(e: Emitter, node: ConvNode, first: str, second: str) -> tuple[Value
 def _operand(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
     """A tensor in the type in which it is multiplied.
 
-    GPU targets fail on convolutions whose operands are widened in their own kernel (local memory is exceeded, or an
-    allocation has no bound), so widening takes a kernel of its own there.
+    GPU targets fail on convolutions whose operands are widened, or picked out of a buffer with gaps, in the same kernel
+    (local memory is exceeded, an allocation has no bound, address spaces differ), so there that takes one of its own.
     """
     value = e.read(tensor)
-    if e.target.is_gpu and (value.dtype.itemsize < dtype.itemsize or value.dtype.is_float != dtype.is_float):
+    widened = value.dtype.itemsize < dtype.itemsize or value.dtype.is_float != dtype.is_float
+    if e.target.is_gpu and (widened or not tensor.physical.dense):
         return e.barrier(e.cast(value, dtype))
     return _conv_cpu.as_computed(e, e.cast(value, dtype))
 

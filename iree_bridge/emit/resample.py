@@ -16,8 +16,6 @@ from iree_bridge.types import builtin_tensor
 
 __all__ = ["resample_fwd"]
 
-_NOWHERE = 2**31 - 1
-
 
 @dataclass(frozen=True)
 class _Pool:
@@ -38,6 +36,11 @@ class _Pool:
     x: Value
     out: tuple[int, ...]
     compute: DataType
+
+    @property
+    def ignores_padding(self) -> bool:
+        """True if padding can never be the maximum."""
+        return self.attributes.padding_mode is PaddingMode.NEG_INF_PAD
 
     @property
     def loops(self) -> list[str]:
@@ -93,9 +96,20 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     y = e.call(_pool_function(pool), [pool.x], pool.out, node.compute)
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
-        # The barrier keeps the two reductions apart: fused, they fail in the CPU compiler ("workgroup distribution").
-        index = e.call(_index_function(pool), [pool.x, e.barrier(y)], pool.out, DataType.INT32)
-        e.write(node, "index", e.permute(index, back))
+        padded = _padded(e, a, order, e.barrier(value), y_dims)
+        e.write(node, "index", e.permute(_index(e, pool, padded, y), back))
+
+
+def _index(e: Emitter, pool: _Pool, x: Value, y: Value) -> Value:
+    """Where the maxima y of padded x came from, in memory order.
+
+    Each step is a kernel of its own, and pads for itself: the CPU compiler fails on the search together with the
+    maximum, the GPU compiler on padding with two uses.
+    """
+    place = e.call(_search_function(pool), [x, e.barrier(y)], pool.out, DataType.INT32)
+    if pool.ignores_padding:
+        return place
+    return e.call(_decoding_function(pool), [e.barrier(place)], pool.out, DataType.INT32)
 
 
 def _padded(e: Emitter, a: ResampleAttributes, order: Sequence[int], x: Value, y_dims: Sequence[int]) -> Value:
@@ -179,49 +193,58 @@ def _division(pool: _Pool) -> list[str]:
     return [*lines, *generic("%average", ins, Operand("%empty", out, pool.parallel), loops, code.lines, value)]
 
 
-def _index_function(pool: _Pool) -> str:
-    """From x and y to the spatial position of the first element of each window that equals y, or -1."""
+def _search_function(pool: _Pool) -> str:
+    """From x and y to the position of the first element of each window that equals y, in i32; -1 without one.
+
+    The position is one in x, or where padding can be the maximum, one in padded x. As an unsigned number -1 is the
+    largest, so the first position is the unsigned minimum.
+    """
     y, index = builtin_tensor(pool.out, pool.compute), builtin_tensor(pool.out, DataType.INT32)
-    maximum, begun = Operand("%y", y, pool.parallel), Operand("%begun", index, pool.parallel)
     x, window = pool.sources()
     code = Code()
-    element = pool.widen(code)
+    element, kind = pool.widen(code), element_type(pool.compute)
     equal = "cmpf oeq" if pool.compute.is_float else "cmpi eq"
-    hit = code.line(f"arith.{equal}, {element}, %i1 : {element_type(pool.compute)}")
+    hit = code.line(f"arith.{equal}, {element}, %i1 : {kind}")
+    if pool.compute.is_float:
+        least = code.line(f"arith.constant {_literal(_least(pool.compute), pool.compute)} : {kind}")
+        real = code.line(f"arith.cmpf ogt, %i1, {least} : {kind}")
+        hit = code.line(f"arith.andi {hit}, {real} : i1")
     place = _padded_position(pool, code)
-    if pool.attributes.padding_mode is PaddingMode.NEG_INF_PAD:
-        inside, _ = _image_position(pool, code, place)
+    if pool.ignores_padding:
+        inside, place = _image_position(pool, code, place)
         hit = code.line(f"arith.andi {hit}, {inside} : i1")
     number = code.line(f"arith.index_cast {place} : index to i32")
-    best = code.line(f"arith.select {hit}, {number}, {code.constant(_NOWHERE, 'i32')} : i32")
-    value = code.op("minsi", "%o", best, "i32")
+    best = code.line(f"arith.select {hit}, {number}, {code.constant(-1, 'i32')} : i32")
+    value = code.op("minui", "%o", best, "i32")
+    sources = [x, Operand("%y", y, pool.parallel), window]
     lines = [
-        f"func.func private @index(%x: {builtin_tensor(pool.x.dims, pool.x.dtype)}, %y: {y}) -> {index} {{",
-        *_start(pool, "begun", str(_NOWHERE), DataType.INT32),
-        *generic("%place", [x, maximum, window], begun, pool.loops, code.lines, value),
-        *_decoding(pool, Operand("%place", index, pool.parallel), maximum),
-        f"  return %index : {index}",
+        f"func.func private @search(%x: {builtin_tensor(pool.x.dims, pool.x.dtype)}, %y: {y}) -> {index} {{",
+        *_start(pool, "begun", "-1", DataType.INT32),
+        *generic("%place", sources, Operand("%begun", index, pool.parallel), pool.loops, code.lines, value),
+        f"  return %place : {index}",
         "}",
     ]
     return "\n".join(lines)
 
 
-def _decoding(pool: _Pool, place: Operand, maximum: Operand) -> list[str]:
-    """%index: %place, a position in padded x, as one in x, or -1."""
+def _decoding_function(pool: _Pool) -> str:
+    """From positions in padded x, or -1, to positions in x, -1 for padding."""
+    index = builtin_tensor(pool.out, DataType.INT32)
     code = Code()
-    padded = code.line("arith.index_cast %i0 : i32 to index")
-    inside, position = _image_position(pool, code, padded)
-    valid = code.line(f"arith.cmpi ne, %i0, {code.constant(_NOWHERE, 'i32')} : i32")
-    valid = code.line(f"arith.andi {inside}, {valid} : i1")
-    if pool.compute.is_float:
-        kind = element_type(pool.compute)
-        least = code.line(f"arith.constant {_literal(_least(pool.compute), pool.compute)} : {kind}")
-        real = code.line(f"arith.cmpf ogt, %i1, {least} : {kind}")
-        valid = code.line(f"arith.andi {valid}, {real} : i1")
+    known = code.line(f"arith.cmpi sge, %i0, {code.constant(0, 'i32')} : i32")
+    inside, position = _image_position(pool, code, code.line("arith.index_cast %i0 : i32 to index"))
+    valid = code.line(f"arith.andi {inside}, {known} : i1")
     number = code.line(f"arith.index_cast {position} : index to i32")
     value = code.line(f"arith.select {valid}, {number}, {code.constant(-1, 'i32')} : i32")
-    out = Operand("%empty", place.type, pool.parallel)
-    return generic("%index", [place, maximum], out, ["parallel"] * len(pool.order), code.lines, value)
+    ins, out = Operand("%place", index, pool.parallel), Operand("%empty", index, pool.parallel)
+    lines = [
+        f"func.func private @decoding(%place: {index}) -> {index} {{",
+        f"  %empty = tensor.empty() : {index}",
+        *generic("%index", [ins], out, ["parallel"] * len(pool.order), code.lines, value),
+        f"  return %index : {index}",
+        "}",
+    ]
+    return "\n".join(lines)
 
 
 def _extents(pool: _Pool) -> list[int]:

@@ -270,12 +270,14 @@ class GpuLane(Lane):
                 copies.append(copy)
                 buffers.append(copy.scratch)
             else:
-                buffers.append(import_pointer(program.hal, pointers[index], program.arguments[index].nbytes, on_gpu=True))
+                buffers.append(
+                    import_pointer(program.hal, pointers[index], program.arguments[index].nbytes, on_gpu=True)
+                )
         timeline = self._timeline
         wait = timeline.wait if copies else timeline.at_once
         items = self._argument_list(buffers, workspace, wait, timeline.signal)
         # Arguments of a partial go last one first: the buffers before the context, which keeps their device open.
-        invoke = partial(operator.call, program.context.invoke, program.async_function, items, _NO_RESULTS)
+        invoke: Any = partial(operator.call, program.context.invoke, program.async_function, items, _NO_RESULTS)
         return partial(timeline.run_staged, invoke, tuple(copies)) if copies else partial(timeline.run, invoke)
 
     def _copy(self, index: int, pointer: int, on_host: bool) -> _DeviceCopy:

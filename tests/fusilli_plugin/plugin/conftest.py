@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.fusilli_plugin.plugin.hosting import GRAPHS, Case, Session, build_host, build_plugin, make_case, python_library
+from tests.fusilli_plugin.plugin.hosting import (
+    GRAPHS,
+    Case,
+    Session,
+    build_host,
+    build_plugin,
+    make_case,
+    python_library,
+)
 
 MakeCase = Callable[[str], Case]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hipdnn_backend.engine import engine_id
-from hipdnn_backend.plugin_abi import ConstData, DeviceBuffer, declare
+from hipdnn_backend.plugin_abi import DeviceBuffer, declare
 from hipdnn_backend.plugin_library import const_data
 from hipdnn_backend.wire import EngineConfig, KnobSetting, encode_engine_config
 from tests.fusilli_plugin.plugin.hosting import GRAPHS
@@ -149,7 +149,9 @@ def no_allocation(hip: Standin, plugin: Raw) -> None:
             assert plugin.execute(handle, context, pack, workspace) == 0
         calls = {event.call for event in hip.take()}
         assert "launch" in calls
-        assert not calls & {"malloc", "free", "host_malloc", "synchronize", "stream_create", "memcpy", "host_func"}, calls
+        assert not calls & {"malloc", "free", "host_malloc", "synchronize", "stream_create", "memcpy", "host_func"}, (
+            calls
+        )
 
 
 def workspace(hip: Standin, plugin: Raw) -> None:

@@ -33,8 +33,8 @@ def test_the_struct_is_that_of_the_header() -> None:
 def test_sizes_are_those_of_the_c_compiler(tmp_path: Path) -> None:
     source = tmp_path / "size.c"
     source.write_text(
-        "#include <stdint.h>\n#include <stddef.h>\n#include <stdio.h>\n#include \"link.h\"\n"
-        "int main(void) { printf(\"%zu %zu\", sizeof(fusilli_link), offsetof(fusilli_link, destroy_handle)); }\n"
+        '#include <stdint.h>\n#include <stddef.h>\n#include <stdio.h>\n#include "link.h"\n'
+        'int main(void) { printf("%zu %zu", sizeof(fusilli_link), offsetof(fusilli_link, destroy_handle)); }\n'
     )
     program = tmp_path / "size"
     _tool("cc", "-I", Path(build.__file__).parent / "shim", "-o", program, source)

@@ -1,4 +1,4 @@
-"""`FusilliEngine`: claims, knobs, plans, overrides, verification, on the CPU and without a compile where one is not needed."""
+"""`FusilliEngine`: claims, knobs, plans, overrides, verification; on the CPU."""
 
 from __future__ import annotations
 
@@ -103,6 +103,7 @@ def test_details_are_true(engine: FusilliEngine) -> None:
     assert {knob.knob_id for knob in details.knobs} >= {"global.workspace_size_limit", "global.deterministic"}
     for knob in details.knobs:
         assert isinstance(knob.constraint, IntConstraint)
+        assert isinstance(knob.default_value, int)
         assert knob.constraint.min_value <= knob.default_value <= knob.constraint.max_value
     never = FusilliEngine("cpu", options=replace(engine.options, compile=CompileMode.NEVER, claim="all"))
     if never.support(RELU):
@@ -338,7 +339,14 @@ def test_rules_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "{", '{"default": "some"}', '{"rules": [{"claim": 1}]}', '{"rules": [{"op": 3, "claim": true}]}', '{"x": 1}'],
+    [
+        "[]",
+        "{",
+        '{"default": "some"}',
+        '{"rules": [{"claim": 1}]}',
+        '{"rules": [{"op": 3, "claim": true}]}',
+        '{"x": 1}',
+    ],
 )
 def test_files_of_rules_that_mean_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "claims.json"

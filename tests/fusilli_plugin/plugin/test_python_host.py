@@ -74,7 +74,9 @@ def test_in_this_python(session: Session, case: MakeCase, host_library: Path, ki
 
 def test_threads_in_this_python(session: Session, case: MakeCase, host_library: Path) -> None:
     each = case("conv_bias_relu")
-    done = _run(session, Path(sys.executable), "CDLL", host_library, session.plugin, "deepbind", "threads", each.folder, 6)
+    done = _run(
+        session, Path(sys.executable), "CDLL", host_library, session.plugin, "deepbind", "threads", each.folder, 6
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert each.wrong() == []
 

@@ -1,0 +1,102 @@
+"""``install-plugin``, ``plugin-dir``, ``selftest``, ``warm``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from fusilli_plugin import install, plugin_dir, quarantine
+from graph_api import Graph
+from iree_bridge import Device, Options
+
+Fusilli = Callable[..., Result]
+GRAPHS = Path(__file__).resolve().parents[2] / "data" / "hipdnn_graphs"
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands for the built library: these commands only move names around."""
+    library = tmp_path / "package" / "lib" / "libfusilli_plugin.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.setattr(install, "LIBRARY", library)
+    monkeypatch.setattr(install, "is_current", lambda _: True)
+    return library
+
+
+def test_the_folder_is_printed(fusilli: Fusilli, library: Path) -> None:
+    result = fusilli("plugin-dir")
+    assert result.stdout == f"{library.parent}\n"
+    assert plugin_dir() == str(library.parent)
+
+
+def test_with_the_plugins_of_others(fusilli: Fusilli, library: Path, tmp_path: Path, cold_cache: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "libother.so").touch()
+    merged = Path(fusilli("plugin-dir", "--with", other).stdout.strip())
+    assert sorted(path.name for path in merged.iterdir()) == ["libfusilli_plugin.so", "libother.so"]
+    assert fusilli("plugin-dir", "--with", tmp_path / "none").exit_code == 2
+
+
+def test_installing(fusilli: Fusilli, library: Path, tmp_path: Path) -> None:
+    result = fusilli("install-plugin", "--into", tmp_path / "engines")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "engines" / "libfusilli_plugin.so").resolve() == library.resolve()
+
+
+def test_what_cannot_be_installed_is_told_with_the_command(fusilli: Fusilli, library: Path, tmp_path: Path) -> None:
+    (tmp_path / "engines").touch()
+    result = fusilli("install-plugin", "--into", tmp_path / "engines")
+    assert result.exit_code == 2
+    assert "sudo ln -sfn" in result.output
+
+
+@pytest.mark.iree_cpu
+def test_a_selftest_is_remembered(fusilli: Fusilli, cold_cache: Path) -> None:
+    result = fusilli("selftest", "--device", "cpu", "--release")
+    assert result.exit_code == 0, result.output
+    assert "cpu: conv+bias+ReLU right" in result.output
+    assert "0 graphs are no longer in quarantine" in result.output
+    assert quarantine.has_passed_selftest(Device.parse("cpu"), Options.from_env())
+
+
+def test_a_device_that_is_not_there_fails_the_selftest(fusilli: Fusilli, cold_cache: Path) -> None:
+    result = fusilli("selftest", "--device", "cuda:77")
+    assert result.exit_code == 1
+    assert not (cold_cache / "selftest").exists()
+
+
+@pytest.mark.iree_cpu
+def test_warming_a_cache(fusilli: Fusilli, tmp_path: Path, add_graph: Graph) -> None:
+    folder = tmp_path / "graphs"
+    folder.mkdir()
+    for name in ("pw_relu.bin", "pw_relu.json"):
+        shutil.copy(GRAPHS / name, folder)
+    (folder / "ours.json").write_text(add_graph.to_json())
+    (folder / "broken.json").write_text("{")
+    (folder / "notes.txt").touch()
+    result = fusilli("warm", "--from", folder, "--target", "cpu", "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    outcomes = {row["file"]: row["outcome"] for row in document["graphs"]}
+    assert set(outcomes) == {"pw_relu.bin", "pw_relu.json", "ours.json", "broken.json"}
+    assert {outcomes["pw_relu.bin"], outcomes["ours.json"]} <= {"compiled", "in the cache"}
+    assert outcomes["pw_relu.json"] == "in the cache"
+    (folder / "broken.json").unlink()
+    assert fusilli("warm", "--from", folder, "--target", "cpu").exit_code == 0
+
+
+def test_a_graph_that_is_not_served_is_skipped(fusilli: Fusilli, tmp_path: Path) -> None:
+    graph = json.loads((GRAPHS / "pw_relu.json").read_text())
+    for tensor in graph["tensors"]:
+        tensor["data_type"] = "int4"
+    (tmp_path / "int4.json").write_text(json.dumps(graph))
+    result = fusilli("warm", "--from", tmp_path / "int4.json", "--target", "gfx942")
+    assert result.exit_code == 0, result.output
+    assert "not served: " in result.output
