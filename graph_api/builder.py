@@ -52,7 +52,7 @@ class GraphBuilder:
         self.io_data_type = io_data_type
         self.intermediate_data_type = intermediate_data_type
         self.compute_data_type = compute_data_type
-        self._tensors: list[TensorAttr] = []
+        self._tensors: dict[TensorAttr, None] = {}  # an ordered set
         self._nodes: list[Node] = []
         self._automatic: set[str] = set()
         self._frozen = False
@@ -95,6 +95,8 @@ class GraphBuilder:
         uid: int | None = None,
     ) -> TensorAttr:  # fmt: skip
         """Adds a compile-time constant of one element, dims ``(1,) * rank``."""
+        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
+            raise GraphError(f"scalar '{name or value}': rank must be an integer from 0 on, got {rank!r}")
         return self.own(TensorAttr(name=name, uid=uid, dims=(1,) * rank, data_type=data_type, value=value))
 
     @property
@@ -142,14 +144,14 @@ class GraphBuilder:
         outs = given | {port: TensorAttr(is_virtual=True) for port in made}
         ordered = {port: outs[port] for port in (*node_type.output_ports, *outs) if port in outs}
         node = node_type(node_name, attributes or node_type.attributes_type(), ins, ordered, compute_data_type)
-        self._tensors.extend(outs[port] for port in made)
+        self._tensors.update((outs[port], None) for port in made)
         self._nodes.append(node)
         return node
 
     def own(self, tensor: TensorAttr) -> TensorAttr:
         """Makes a free tensor one of this graph; for code that copies graphs."""
         self._check_open()
-        self._tensors.append(tensor)
+        self._tensors[tensor] = None
         return tensor
 
     def _check_open(self) -> None:
@@ -159,7 +161,7 @@ class GraphBuilder:
     def _known(self, node: str, port: str, tensor: object) -> TensorAttr:
         if not isinstance(tensor, TensorAttr):
             raise GraphError(f"node '{node}': '{port}' must be a tensor of the graph, got {tensor!r}")
-        if not any(tensor is own for own in self._tensors):
+        if tensor not in self._tensors:
             raise GraphError(f"node '{node}': tensor '{tensor.name}' at '{port}' belongs to another graph")
         return tensor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -114,6 +115,8 @@ class Graph(AllBuilders):
         Raises:
             GraphError: a key is unknown, or two keys mean one tensor.
         """
+        if not isinstance(pack, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+            raise GraphError(f"expected {{tensor: value}}, got {type(pack).__name__}")
         found: dict[TensorAttr, T] = {}
         for key, value in pack.items():
             tensor = self.find(key)
@@ -260,17 +263,25 @@ class Graph(AllBuilders):
 
     def _sorted(self, producers: Mapping[TensorAttr, Node]) -> list[Node]:
         """Nodes so that producers come first; otherwise in order of creation."""
+        position = {node: index for index, node in enumerate(self._nodes)}
+        missing = {node: {tensor for tensor in node.inputs.values() if tensor in producers} for node in self._nodes}
+        users: dict[TensorAttr, list[Node]] = {}
+        for node, tensors in missing.items():
+            for tensor in tensors:
+                users.setdefault(tensor, []).append(node)
         order: list[Node] = []
-        waiting = list(self._nodes)
-        done: set[TensorAttr] = {tensor for tensor in self._tensors if tensor not in producers}
-        while waiting:
-            ready = [node for node in waiting if all(tensor in done for tensor in node.inputs.values())]
-            if not ready:
-                names = ", ".join(f"'{node.name}'" for node in waiting)
-                raise GraphError(f"graph '{self.name}' has a cycle through {names}; a node may not use its own result")
-            order.append(ready[0])
-            done.update(ready[0].outputs.values())
-            waiting.remove(ready[0])
+        ready = [index for node, index in position.items() if not missing[node]]  # sorted, so it is a heap
+        while ready:
+            node = self._nodes[heapq.heappop(ready)]
+            order.append(node)
+            for tensor in node.outputs.values():
+                for user in users.get(tensor, ()):
+                    missing[user].discard(tensor)
+                    if not missing[user]:
+                        heapq.heappush(ready, position[user])
+        if len(order) < len(self._nodes):
+            names = ", ".join(f"'{node.name}'" for node in self._nodes if missing[node])
+            raise GraphError(f"graph '{self.name}' has a cycle through {names}; a node may not use its own result")
         return order
 
     def _infer(self, order: Sequence[Node], producers: Mapping[TensorAttr, Node]) -> None:

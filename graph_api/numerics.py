@@ -137,8 +137,14 @@ def compare(tensor: TensorAttr, got: np.ndarray[Any, Any], expected: Array, boun
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[TensorAttr, np.ndarray[Any, Any]]:
-    """Seeded inputs in the tensors' data types and strides: normal floats, small integers, fair booleans."""
-    rng = np.random.default_rng(seed)
+    """Seeded inputs in the tensors' data types and strides: normal floats, small integers, fair booleans.
+
+    Raises:
+        GraphError: the seed is no integer from 0 on.
+    """
+    if not isinstance(seed, int | np.integer) or seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise GraphError(f"a seed is an integer from 0 on, got {seed!r}")
+    rng = np.random.default_rng(int(seed))
     arrays: dict[TensorAttr, np.ndarray[Any, Any]] = {}
     for tensor in graph.arguments().inputs:
         stored = tuple(1 if stride == 0 else dim for dim, stride in zip(tensor.dims, tensor.strides, strict=True))

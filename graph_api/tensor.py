@@ -23,6 +23,7 @@ Scalar = float | int | bool
 T = TypeVar("T")
 
 _INT64_MAX = 2**63 - 1
+_WIDEST = 2**128
 _ALIGNMENT = 64
 _MAX_RANK = 32
 
@@ -32,9 +33,12 @@ def int_tuple(values: object, what: str) -> Dims:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
         raise GraphError(f"{what} must be a sequence of integers, got {_shown(values)}")
     try:
-        return tuple(operator.index(value) for value in values)  # type: ignore[arg-type]
+        numbers = tuple(operator.index(value) for value in values)  # type: ignore[arg-type]
     except TypeError as error:
         raise GraphError(f"{what} must hold integers, got {_shown(values)}") from error
+    if any(abs(number) > _WIDEST for number in numbers):  # Python refuses to print the largest ones
+        raise GraphError(f"{what} must be far smaller; one has {max(map(int.bit_length, numbers))} bits")
+    return numbers
 
 
 def checked_name(name: object, what: str, *, may_be_empty: bool = False) -> str:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from graph_api import ExecutionError, Graph
+from graph_api import ExecutionError, Graph, NotSupportedError
 from iree_bridge.compiler import compile_code
 from iree_bridge.options import Options
 from iree_bridge.support import support
@@ -70,6 +70,8 @@ def compile_graph(graph: Graph, targets: Sequence[Target], *, options: Options |
     """
     from iree_bridge.artifact import compile_artifact
 
+    if isinstance(targets, str | Target):
+        raise NotSupportedError("", "target", f"expected a list of targets, got {targets!r}; write [Target.parse(name)]")
     for target in targets:
         support(graph, target).require()
     return compile_artifact(graph, targets, options)

@@ -16,9 +16,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import re
-import secrets
+import stat
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from graph_api import ExecutionError, FusilliError, Graph, NotSupportedError, TensorAttr
 from graph_api.numerics import Comparison
 from iree_bridge import compiler, vectors, versions
+from iree_bridge._files import write_whole
 from iree_bridge.compiler import CompiledCode
 from iree_bridge.cpu import host_arch, missing_features
 from iree_bridge.options import Options
@@ -160,19 +162,12 @@ class Artifact:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, as a whole or not at all.
+        """Write the file, as a whole or not at all; through a link, and into a device or pipe.
 
         Raises:
             OSError: it cannot be written.
         """
-        final = Path(path)
-        temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            with open(temporary, "xb") as file:
-                file.write(self.to_bytes())
-            os.replace(temporary, final)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """What :meth:`save` writes; equal artifacts give equal bytes."""
@@ -191,11 +186,15 @@ class Artifact:
             ArtifactError: it is missing, no artifact, damaged, or of a later format.
         """
         try:
-            if os.stat(path).st_size > _MAX_BYTES:
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode):
+                raise ArtifactError(f"artifact {path} is no file")  # reading a pipe may never end
+            if status.st_size > _MAX_BYTES:
                 raise ArtifactError(f"artifact {path} has more than {_MAX_BYTES} bytes")
-            return cls.from_bytes(Path(path).read_bytes(), f"artifact {path}")
-        except OSError as error:
+            data = Path(path).read_bytes()
+        except (OSError, ValueError) as error:
             raise ArtifactError(f"artifact {path} cannot be read: {error}") from error
+        return cls.from_bytes(data, f"artifact {path}")
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str = "artifact") -> Artifact:
@@ -208,15 +207,7 @@ class Artifact:
             return _read(data)
         except ArtifactError as error:
             raise ArtifactError(f"{what}: {error}") from error
-        except (
-            zipfile.BadZipFile,
-            FusilliError,
-            ValueError,
-            KeyError,
-            TypeError,
-            NotImplementedError,
-            EOFError,
-        ) as error:
+        except Exception as error:  # a crafted file makes zipfile, json and numpy raise all kinds
             raise ArtifactError(f"{what} is damaged, or no artifact: {error!r}") from error
 
     def _vector(self) -> TestVector:
@@ -419,10 +410,11 @@ def _check_arguments(graph: Graph, table: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _target_code(name: str, entry: Mapping[str, Any], members: Mapping[str, bytes]) -> TargetCode:
-    target = Target(**entry["target"])
-    known = target.backend in ("rocm", "llvm-cpu", "cuda") and re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", target.arch)
-    if not known or str(target) != name:
+    target = Target.restored(entry["target"])
+    if str(target) != name:
         raise ArtifactError(f"the entry of target {name!r} is for {target!r}")
+    if not math.isfinite(entry["seconds"]):
+        raise ArtifactError(f"the entry of target {name!r} took {entry['seconds']} seconds")
     dispatches = entry["dispatches"]
     return TargetCode(
         target=target,

@@ -103,7 +103,7 @@ class Cache:
             data = store.read("graphs", graph_key, ".json")
             if data is None:
                 continue
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                 entry = json.loads(data)
                 if entry["key"] == graph_key and _is_key(entry["code"]):
                     return entry["code"]
@@ -122,7 +122,7 @@ class Cache:
                 continue
             try:
                 return _decode(data, code_key)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 store.drop("code", code_key, ".bin", str(error))
         return None
 
@@ -308,19 +308,35 @@ class _Store:
                 path.unlink()
 
     def entries(self, level: str) -> Iterator[tuple[Path, os.stat_result]]:
-        """The entries of a level with their status."""
-        for path in (self._base / level).glob("??/*"):
-            if not path.name.startswith("."):
+        """The entries of a level with their status.
+
+        Raises:
+            UntrustedCacheError: the folder is not this user's own.
+        """
+        for folder in self._folders(level):
+            for path in folder.glob("[!.]*"):
                 with contextlib.suppress(OSError):
                     yield path, path.lstat()
 
     def sweep(self, before: float) -> None:
         """Remove lock files and temporary files that nobody has touched since ``before``."""
-        for pattern in ("locks/*.lock", "*/??/.*.tmp"):
-            for path in self._base.glob(pattern):
-                with contextlib.suppress(OSError):
-                    if path.lstat().st_mtime < before:
-                        path.unlink()
+        levels = [folder for level in ("graphs", "code") for folder in self._folders(level)]
+        locks = self._base / "locks"
+        found = [path for folder in levels for path in folder.glob(".*.tmp")]
+        found += locks.glob("*.lock") if self._trust_folder(locks) else ()
+        for path in found:
+            with contextlib.suppress(OSError):
+                if path.lstat().st_mtime < before:
+                    path.unlink()
+
+    def _folders(self, level: str) -> Iterator[Path]:
+        """The folders of a level that hold entries. Links are left out: files are removed from these folders."""
+        above = (self._root, self._base, self._base / level)
+        if all(self._trust_folder(path) for path in above):
+            for path in (self._base / level).glob("??"):
+                with contextlib.suppress(UntrustedCacheError):
+                    if self._trust_folder(path):
+                        yield path
 
     def _trust_folder(self, path: Path) -> bool:
         if path in self._trusted:
@@ -371,7 +387,7 @@ def _decode(data: bytes, code_key: str) -> Code:
     if end + code_size != len(body):
         raise ValueError("its sizes do not add up")
     header = json.loads(bytes(body[_SIZES.size : end]))
-    if header.get("key") != code_key:
+    if not isinstance(header, dict) or header.get("key") != code_key or not isinstance(header.get("facts"), dict):
         raise ValueError("it is the entry of another key")
     return Code(bytes(body[end:]), header["facts"])
 

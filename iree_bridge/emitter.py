@@ -132,6 +132,7 @@ class Emitter:
         self._values: dict[TensorAttr, Value] = {}
         self._constants: dict[object, Any] = {}
         self._functions: dict[str, str] = {}
+        self._padded: set[object] = set()
         self._entry: Any = None
 
     # ---- the function --------------------------------------------------------------------------------------------
@@ -344,9 +345,24 @@ class Emitter:
             return value
         lead = len(value.dims) - len(amounts)
         dims = [*value.dims[:lead], *(d + b + a for d, (b, a) in zip(value.dims[lead:], amounts, strict=True))]
+        value = self.padded_once(value, amounts, fill)
         flat = [amount for pair in reversed(amounts) for amount in pair]
         number = fill if value.dtype.is_float else int(fill)
         return self.op("aten.constant_pad_nd", dims, value.dtype, value, flat, number)
+
+    def padded_once(self, value: Value, amounts: Sequence[tuple[int, int]], fill: float = 0.0) -> Value:
+        """``value``, which is about to be padded; behind a barrier if an equal one has been padded like this before.
+
+        The compiler merges equal paddings, and for a GPU fails on one with two uses ("linalg.fill op write affecting
+        operations on shared resources").
+        """
+        if not self.target.is_gpu or not any(before or after for before, after in amounts):
+            return value
+        key = (_computation(value.ssa, 8), tuple(amounts), fill)
+        if key in self._padded:
+            return self.barrier(value)
+        self._padded.add(key)
+        return value
 
     def slice(self, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
         """``value[start:stop:step]`` along one dim."""
@@ -440,6 +456,16 @@ class Emitter:
             made.owner.move_after(anchor.owner)
             self._constants["anchor"] = made
         return made
+
+
+def _computation(ssa: Any, depth: int) -> object:
+    """How a value is computed, equal for values that the compiler sees as one; ``depth`` operations are looked at."""
+    if depth == 0 or isinstance(ssa.owner, ir.Block):
+        return ssa
+    made = ssa.owner.operation
+    operands = tuple(_computation(operand, depth - 1) for operand in made.operands)
+    attributes = tuple((name, str(made.attributes[name])) for name in made.attributes)
+    return (made.name, attributes, str(ssa.type), operands)
 
 
 def _literal(number: Any, dtype: DataType) -> str:

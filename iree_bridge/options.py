@@ -20,6 +20,7 @@ from graph_api.errors import FusilliError
 __all__ = ["CompileMode", "OptionError", "Options"]
 
 _AUXV_PAIR: Final = struct.calcsize("@NN")
+_MAX_SECONDS: Final = 1_000_000  # what sockets can wait is little more
 _AT_SECURE: Final = 23  # <elf.h>: set by the kernel when a program gained privileges by being started
 
 
@@ -100,8 +101,18 @@ class Options:
         for name in ("cache_size", "timeout", "memory", "workers", "idle"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"option {name}={getattr(self, name)!r} must be positive")
+        for name in ("timeout", "idle"):
+            if getattr(self, name) > _MAX_SECONDS:
+                raise OptionError(f"option {name}={getattr(self, name)!r} must be at most {_MAX_SECONDS} seconds")
+        if self.memory >= 2**63:
+            raise OptionError(f"option memory={self.memory} must be below 2^63 bytes")
         if self.failures < 0:
             raise OptionError(f"option failures={self.failures} must not be negative")
+        for flag in self.extra_flags:
+            try:
+                flag.encode()
+            except UnicodeEncodeError:
+                raise OptionError(f"option extra_flags: {flag!r} is no UTF-8 text") from None
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Options:
@@ -140,7 +151,10 @@ def _privileged() -> bool:
 
 
 def _path(text: str) -> Path:
-    return Path(text).expanduser().absolute()
+    try:
+        return Path(text).expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # ~ of nobody; a relative path in a folder that is gone
+        raise ValueError(f"no path can be made of it: {error}") from None
 
 
 def _paths(text: str) -> tuple[Path, ...]:

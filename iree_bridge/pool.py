@@ -42,6 +42,7 @@ _OUT_OF_MEMORY: Final = (
     "MemoryError",
     "Allocation failed",
     "pthread_create failed",
+    "failed to map segment",
 )
 _UNKNOWN_FLAG: Final = re.compile(r"Unknown command line argument '([^']*)'")
 
@@ -79,11 +80,16 @@ class _Worker:
     def __init__(self, options: Options, global_flags: tuple[str, ...]) -> None:
         self.global_flags = global_flags
         self.memory = options.memory
-        self.scratch = Path(tempfile.mkdtemp(prefix="fusilli-worker-"))
+        try:
+            self.scratch = Path(tempfile.mkdtemp(prefix="fusilli-worker-"))
+        except OSError as error:
+            raise WorkerError("start", f"no temporary folder for a compile worker ({error}); set TMPDIR") from error
         try:
             self._start(options)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(self.scratch, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise WorkerError("start", f"the compile worker could not be started: {error}") from error
             raise
 
     def _start(self, options: Options) -> None:
@@ -122,6 +128,8 @@ class _Worker:
             unknown = _UNKNOWN_FLAG.search(text)
             if unknown is not None:
                 raise WorkerError("start", f"the compiler has no flag {unknown[1]}", text) from None
+            if any(sign in text for sign in _OUT_OF_MEMORY):
+                raise WorkerError("memory", f"the compile worker needs more than {_size(self.memory)}", text) from None
             message = f"the compile worker did not start ({python}): {_last_line(text) or error}"
             raise WorkerError("start", message, text) from None
         _LOG.debug(
@@ -224,7 +232,7 @@ class WorkerPool:
         text = worker.kill()
         if any(sign in text for sign in _OUT_OF_MEMORY):
             return WorkerError(
-                "memory", f"the compiler needed more than {worker.memory >> 20} MiB and was stopped", text
+                "memory", f"the compiler needed more than {_size(worker.memory)} and was stopped", text
             )
         return WorkerError("crash", f"the compiler crashed ({worker.describe_end()})", text)
 
@@ -371,6 +379,10 @@ def _environment(scratch: Path) -> dict[str, str]:
     environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": str(scratch)}
     library_path = os.environ.get("LD_LIBRARY_PATH")
     return environment | ({"LD_LIBRARY_PATH": library_path} if library_path else {})
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >> 20 else f"{count} bytes"
 
 
 def _last_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ __all__ = ["Reproducer", "load", "save"]
 
 _LOG = logging.getLogger(__name__)
 _FORMAT: Final = 1
+_NAME: Final = re.compile(r"\d{8}-\d{6}-.+-[0-9a-f]{8}")
 _MAX_FILE: Final = 64 << 20
 
 
@@ -68,7 +70,12 @@ def save(failures: Path, reproducer: Reproducer, *, keep: int) -> Path | None:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     folder = failures / f"{stamp}-{name}-{secrets.token_hex(4)}"
     try:
-        failures.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Path.mkdir gives its mode to the last folder only; the cache folder must be private too.
+        failures.parent.parent.mkdir(parents=True, exist_ok=True)
+        failures.parent.mkdir(mode=0o700, exist_ok=True)
+        failures.mkdir(mode=0o700, exist_ok=True)
+        if failures.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, "a link is not followed", str(failures))
         folder.mkdir(mode=0o700)
         for file_name, text in _files(reproducer).items():
             (folder / file_name).write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -93,22 +100,23 @@ def load(folder: Path) -> Reproducer:
         )
     try:
         meta = json.loads(_read(folder / "versions.json") or "")
-        target = Target(**meta["target"])
-        flags = _lines(folder / "flags.txt")
-        global_flags = _lines(folder / "global_flags.txt")
-        name, versions = str(meta["name"]), dict(meta["versions"])
-    except (ValueError, TypeError, KeyError, OSError) as error:
+        target = Target.restored(meta["target"])
+        flags, global_flags = (_lines(folder / name) for name in ("flags.txt", "global_flags.txt"))
+        graph_json, ir = _read(folder / "graph.json"), _read(folder / "module.mlir")
+        if graph_json is None and ir is None:
+            raise ValueError("it has neither graph.json nor module.mlir")
+        return Reproducer(
+            name=str(meta["name"]),
+            target=target,
+            flags=flags,
+            global_flags=global_flags,
+            graph_json=graph_json,
+            ir=ir,
+            diagnostics=_read(folder / "diagnostics.txt") or "",
+            versions={str(name): str(version) for name, version in meta["versions"].items()},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
         raise FusilliError(f"{folder} is no reproducer folder, or is damaged: {error!r}") from error
-    return Reproducer(
-        name=name,
-        target=target,
-        flags=flags,
-        global_flags=global_flags,
-        graph_json=_read(folder / "graph.json"),
-        ir=_read(folder / "module.mlir"),
-        diagnostics=_read(folder / "diagnostics.txt") or "",
-        versions=versions,
-    )
 
 
 def _files(reproducer: Reproducer) -> dict[str, str]:
@@ -137,12 +145,17 @@ def _text(lines: Sequence[str]) -> str:
 
 
 def _lines(path: Path) -> tuple[str, ...]:
-    return tuple(line for line in (_read(path) or "").splitlines() if line)
+    text = _read(path)
+    if text is None:
+        raise ValueError(f"{path.name} is missing")
+    return tuple(line for line in text.splitlines() if line)
 
 
 def _read(path: Path) -> str | None:
     if not path.exists():
         return None
+    if not path.is_file():
+        raise ValueError(f"{path.name} is no file")
     if path.stat().st_size > _MAX_FILE:
         raise FusilliError(f"{path} has {path.stat().st_size} bytes; the limit is {_MAX_FILE}")
     return path.read_text(encoding="utf-8")
@@ -160,6 +173,7 @@ def _status(folder: Path) -> os.stat_result:
 
 def _prune(failures: Path, keep: int) -> None:
     # Names begin with the time, so that their order is their age; those of one second differ in their random end only.
-    folders = sorted(path for path in failures.iterdir() if path.is_dir())
+    # Other folders are not ours: the user may have named a folder of his own as the cache.
+    folders = sorted(path for path in failures.iterdir() if path.is_dir() and _NAME.fullmatch(path.name))
     for path in folders[:-keep]:
         shutil.rmtree(path, ignore_errors=True)

@@ -12,10 +12,16 @@ _PREFIX = "FUSILLI_"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--support-json docs/support.json``: what ``make test-full`` writes; ``--device hip``: where cases run."""
+    """``--support-json docs/support.json``: what ``make test-full`` writes; ``--device hip``: where cases run.
+
+    ``--update-golden``: write what is measured into ``tests/data/golden_gfx.json`` instead of comparing with it.
+    """
     parser.addoption("--device", default="cpu", metavar="D", help="where the case tables run: cpu, hip, cuda:0")
     parser.addoption(
         "--support-json", type=Path, metavar="F", help="merge what the case tests see into F and the README's table"
+    )
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/data/golden_gfx.json (a slow test does)"
     )
 
 

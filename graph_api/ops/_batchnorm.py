@@ -72,7 +72,7 @@ class NormNode(Node):
     def moments(self, x: Bounded, axes: Sequence[int]) -> tuple[Bounded, Bounded, Bounded]:
         """Mean, difference from it, and biased variance of two passes over ``axes``.
 
-        An error of the mean shifts all differences alike, and their sum is 0: it enters the variance by its square only.
+        An error of the mean shifts all differences alike, and their sum is 0: it enters the variance by its square.
         """
         mean = x.mean(axes)
         difference = x - mean
@@ -105,7 +105,9 @@ class BatchnormBase(NormNode):
         for port in self.channel_ports:
             tensor = self.inputs.get(port)
             if tensor is not None and tensor.dims != self.channel_dims:
-                raise self.fail(f"{port} '{tensor.name}' has dims {tensor.dims}; for x {x.dims} it must be {self.channel_dims}")
+                raise self.fail(
+                    f"{port} '{tensor.name}' has dims {tensor.dims}; for x {x.dims} it must be {self.channel_dims}"
+                )
 
     def infer(self) -> None:
         x = self.inputs["x"]
@@ -176,15 +178,16 @@ class BatchnormNode(BatchnormBase):
     """Training: y = (x - m) / sqrt(v + epsilon) * scale + bias with mean m and biased variance v of each channel of x.
 
     Also mean = m and inv_variance = 1 / sqrt(v + epsilon), and if asked for the running statistics
-    next_running_mean = (1 - momentum) * prev_running_mean + momentum * m and the same of the variance, with the unbiased
-    v * n / (n - 1), where n is the number of elements per channel (n = 1: v).
+    next_running_mean = (1 - momentum) * prev_running_mean + momentum * m and the same of the variance, with the
+    unbiased v * n / (n - 1), where n is the number of elements per channel (n = 1: v).
 
-    Shapes:  x [N, C, spatial...], epsilon and momentum one number, the others [1, C, 1...] -> y like x, the others [1, C, 1...]
+    Shapes:  x [N, C, spatial...], epsilon and momentum one number, the others [1, C, 1...]
+             -> y like x, the others [1, C, 1...]
     Dtypes:  any; computes in the compute type, the variance in a second pass
     Layout:  any strides; outputs take the stride order of x unless they are set
-    Raises:  GraphError if dims do not fit, a number is negative, or running statistics are asked for without their inputs
-    Source:  hipDNN Batchnorm; torch.nn.functional.batch_norm(training=True). Statistics of peers have no known meaning: the
-             reference refuses them and so does every target.
+    Raises:  GraphError if dims do not fit, a number is negative, or running statistics lack their inputs
+    Source:  hipDNN Batchnorm; torch.nn.functional.batch_norm(training=True). Statistics of peers have no known meaning:
+             the reference refuses them and so does every target.
     """
 
     op = "batchnorm"

@@ -30,9 +30,10 @@ class MatmulAttributes(Attributes):
 class MatmulNode(Node):
     """c[..., m, n] = sum over k of a[..., m, k] * b[..., k, n].
 
-    Shapes:  a [batch..., M, K], b [batch..., K, N] -> c [batch..., M, N], equal ranks >= 2. Of two batch dims the smaller
-             must divide the larger, which is the result's; the smaller operand repeats each matrix (larger/smaller) times
-             in a row: index i of the result reads index i // (larger/smaller). That is how grouped queries share a head.
+    Shapes:  a [batch..., M, K], b [batch..., K, N] -> c [batch..., M, N], equal ranks >= 2. Of two batch dims the
+             smaller must divide the larger, which is the result's; the smaller operand repeats each matrix
+             (larger/smaller) times in a row: index i of the result reads index i // (larger/smaller). That is how
+             grouped queries share a head.
     Dtypes:  any two; they are multiplied in the wider, and accumulated in the compute type
     Layout:  a and b with any strides; c is row-major unless its strides are set
     Raises:  GraphError if ranks, K or batch dims do not fit, or the compute type is an integer and an operand is not
@@ -48,10 +49,13 @@ class MatmulNode(Node):
     def validate(self) -> None:
         a, b = self.inputs["a"].dims, self.inputs["b"].dims
         if len(a) != len(b) or len(a) < 2:
-            raise self.fail(f"a {a} and b {b} must have the same rank, at least 2; give the smaller one leading dims of 1")
+            raise self.fail(
+                f"a {a} and b {b} must have the same rank, at least 2; give the smaller one leading dims of 1"
+            )
         if a[-1] != b[-2]:
             raise self.fail(
-                f"a {a} has K={a[-1]}, b {b} has K={b[-2]}; is one of them transposed? Transposition is expressed by strides"
+                f"a {a} has K={a[-1]}, b {b} has K={b[-2]}; is one of them transposed? "
+                "Transposition is expressed by strides"
             )
         for axis, (left, right) in enumerate(zip(a[:-2], b[:-2], strict=True)):
             if left % right and right % left:
@@ -122,4 +126,6 @@ def batch_factors(a: Dims, b: Dims) -> list[tuple[int, int, int]]:
 
     a has the dim shared * own(a), b has shared * own(b), and at most one of the two is larger than 1.
     """
-    return [(shared := math.gcd(left, right), left // shared, right // shared) for left, right in zip(a, b, strict=True)]
+    return [
+        (shared := math.gcd(left, right), left // shared, right // shared) for left, right in zip(a, b, strict=True)
+    ]

@@ -3,6 +3,8 @@
 Source of the semantics: hipDNN's and cuDNN's front ends.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +65,7 @@ class LayernormAttributes(RmsnormAttributes):
     """Attributes of a layer norm.
 
     Attributes:
-        normalized_dim_count: number of trailing dims that are normalised; None: those that the scale has in common with x.
+        normalized_dim_count: number of trailing dims that are normalised; None: those that scale shares with x.
     """
 
     normalized_dim_count: int | None = None
@@ -77,8 +79,6 @@ class LayernormAttributes(RmsnormAttributes):
 
 class TrailingNormNode(NormNode):
     """What the normalisations over trailing dims share."""
-
-    attributes: RmsnormAttributes
 
     @property
     def normalized_dim_count(self) -> int:
@@ -115,7 +115,8 @@ class TrailingNormNode(NormNode):
             if tensor is not None and tensor.dims not in allowed:
                 expected = " or ".join(map(str, dict.fromkeys(allowed)))
                 raise self.fail(
-                    f"{port} '{tensor.name}' has dims {tensor.dims}; for {count} normalised dims of x {x} it must be {expected}"
+                    f"{port} '{tensor.name}' has dims {tensor.dims}; for {count} normalised dims of x {x} "
+                    f"it must be {expected}"
                 )
 
     def infer(self) -> None:
@@ -129,7 +130,7 @@ class TrailingNormNode(NormNode):
 
 @register_op
 class LayernormNode(TrailingNormNode):
-    """y = (x - m) * r * scale + bias, r = 1 / sqrt(v + epsilon), with mean m and biased variance v of the trailing dims.
+    """y = (x - m) * r * scale + bias, r = 1 / sqrt(v + epsilon), m and v mean and biased variance of trailing dims.
 
     Shapes:  x [lead..., norm...], scale and bias [1..., norm...] or [norm...], epsilon one number
              -> y like x, mean and inv_variance (m and r) [lead..., 1...]
@@ -179,8 +180,8 @@ class LayernormNode(TrailingNormNode):
 class RmsnormNode(TrailingNormNode):
     """y = x * r * scale (+ bias), r = 1 / sqrt(mean of x^2 + epsilon) over the trailing dims that scale and x share.
 
-    Shapes:  x [lead..., norm...], scale and bias [1..., norm...] of x's rank, at least dim 0 leading, epsilon one number
-             -> y like x, inv_rms (r) [lead..., 1...] exactly in TRAINING
+    Shapes:  x [lead..., norm...], at least dim 0 leading, scale and bias [1..., norm...] of x's rank, epsilon one
+             number -> y like x, inv_rms (r) [lead..., 1...] exactly in TRAINING
     Dtypes:  any; computes in the compute type
     Layout:  any strides; outputs take the stride order of x unless they are set
     Raises:  GraphError if dims do not fit, epsilon is negative, or inv_rms and forward_phase do not agree
@@ -189,6 +190,7 @@ class RmsnormNode(TrailingNormNode):
 
     op = "rmsnorm"
     attributes_type = RmsnormAttributes
+    attributes: RmsnormAttributes
     input_ports = ("x", "scale", "epsilon", "bias")
     optional_inputs = ("bias",)
     output_ports = ("y", "inv_rms")
@@ -241,8 +243,8 @@ class NormBuilder(GraphBuilder):
         Args:
             x: [N, C, spatial...].
             mean, inv_variance, scale, bias: [1, C, 1...]; inv_variance is the inverse standard deviation.
-            inv_variance_reading: VARIANCE if the tensor holds variances, as one provider has it: the node added is then a
-                ``batchnorm_inference_variance_ext`` with epsilon 1e-5.
+            inv_variance_reading: VARIANCE if the tensor holds variances, as one provider has it: the node added is then
+                a ``batchnorm_inference_variance_ext`` with epsilon 1e-5.
             y: tensor of the graph to write to; default: a new one.
 
         Returns:
@@ -252,7 +254,9 @@ class NormBuilder(GraphBuilder):
             GraphError: a reading that is none.
         """
         if not isinstance(inv_variance_reading, InvVarianceReading):
-            raise GraphError(f"batchnorm_inference: inv_variance_reading is no InvVarianceReading: {inv_variance_reading!r}")
+            raise GraphError(
+                f"batchnorm_inference: inv_variance_reading is no InvVarianceReading: {inv_variance_reading!r}"
+            )
         shared = {"x": x, "mean": mean, "scale": scale, "bias": bias}
         outputs = {} if y is None else {"y": y}
         if inv_variance_reading is InvVarianceReading.VARIANCE:
@@ -313,12 +317,12 @@ class NormBuilder(GraphBuilder):
             x: [N, C, spatial...].
             scale, bias: [1, C, 1...].
             epsilon: added to the variance; a number, or a tensor of one element.
-            prev_running_mean, prev_running_variance, momentum: all or none; momentum is the weight of the new statistics.
+            prev_running_mean, prev_running_variance, momentum: all or none; momentum weighs the new statistics.
             peer_stats: statistics of other devices, which every target declines.
 
         Returns:
-            y, mean, inv_variance, next_running_mean, next_running_variance, virtual until ``set_output(True)``; the last
-            two are None without running statistics.
+            y, mean, inv_variance, next_running_mean, next_running_variance, virtual until ``set_output(True)``; the
+            last two are None without running statistics.
 
         Raises:
             GraphError: only a part of the running statistics is given, or there are too many peers.
@@ -334,9 +338,17 @@ class NormBuilder(GraphBuilder):
                        "momentum": self._number(momentum, "momentum")}  # fmt: skip
             wanted += ["next_running_mean", "next_running_variance"]
         inputs |= dict(zip(PEER_PORTS, peer_stats, strict=False))
-        node = self.add_node(BatchnormNode, inputs, name=name, optional_outputs=wanted, compute_data_type=compute_data_type)
+        node = self.add_node(
+            BatchnormNode, inputs, name=name, optional_outputs=wanted, compute_data_type=compute_data_type
+        )
         out = node.outputs
-        return out["y"], out["mean"], out["inv_variance"], out.get("next_running_mean"), out.get("next_running_variance")
+        return (
+            out["y"],
+            out["mean"],
+            out["inv_variance"],
+            out.get("next_running_mean"),
+            out.get("next_running_variance"),
+        )
 
     def layernorm(
         self,

@@ -3,6 +3,8 @@
 Source of the semantics: hipDNN's and cuDNN's front ends.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import math
@@ -61,8 +63,8 @@ class ReductionAttributes(Attributes):
 
     Attributes:
         mode: what is made of the elements.
-        is_deterministic: the result must not depend on scheduling. Compiled code never lets it: sums are made in an order
-            that is fixed when they are compiled, without atomic additions.
+        is_deterministic: the result must not depend on scheduling. Compiled code never lets it: sums are made in an
+            order that is fixed when they are compiled, without atomic additions.
     """
 
     mode: ReductionMode
@@ -79,7 +81,8 @@ class ReductionAttributes(Attributes):
 class ReductionNode(Node):
     """y = mode over the axes of x whose dim in y is 1.
 
-    Shapes:  x [D...] -> y of the same rank; each dim of y is 1 (reduced) or x's, at least one is 1. The user sets y's dims.
+    Shapes:  x [D...] -> y of the same rank; each dim of y is 1 (reduced) or x's, at least one is 1. The user sets
+             y's dims.
     Dtypes:  any; accumulates in the compute type. With an integer compute type AVG and NORM2 compute in FLOAT, or in
              DOUBLE from 64-bit integers; integer results truncate towards zero
     Layout:  any strides; y takes the stride order of x unless it is set
@@ -110,7 +113,9 @@ class ReductionNode(Node):
         if len(y.dims) != len(x.dims) or any(out not in (1, dim) for out, dim in zip(y.dims, x.dims, strict=True)):
             raise self.fail(f"output '{y.name}' has dims {y.dims}; each must be 1 (reduced) or that of x {x.dims}")
         if 1 not in y.dims:
-            raise self.fail(f"output '{y.name}' has the dims of x {x.dims}; nothing is reduced, use a pointwise IDENTITY")
+            raise self.fail(
+                f"output '{y.name}' has the dims of x {x.dims}; nothing is reduced, use a pointwise IDENTITY"
+            )
         if x.data_type.is_float and not self.compute.is_float:
             raise self.fail(f"x is {x.data_type.name} and compute_data_type {self.compute.name}; use FLOAT or DOUBLE")
         if self.attributes.mode in _REAL and not self.compute.is_float:
@@ -176,7 +181,8 @@ class ReductionBuilder(GraphBuilder):
             is_deterministic: see :class:`ReductionAttributes`.
 
         Returns:
-            y, virtual until ``set_output(True)``. Its dims must be set: ``y.set_dim(...)`` with 1 for each reduced axis.
+            y, virtual until ``set_output(True)``. Its dims must be set: ``y.set_dim(...)`` with 1 for each reduced
+            axis.
 
         Raises:
             GraphError: a mode that is none.

@@ -82,6 +82,8 @@ def convolution(
     if attributes.pre_padding != attributes.post_padding:
         padding = list(zip(attributes.pre_padding, attributes.post_padding, strict=True))
         x, attributes = e.pad(x, padding), _with_padding(attributes, [(0, 0)] * len(out))
+    else:
+        x = e.padded_once(x, list(zip(attributes.pre_padding, attributes.post_padding, strict=True)))
     if len(out) == 1:
         y = _convolution_op(e, _as_2d(attributes), _unsqueeze(e, x), _unsqueeze(e, w), groups, [1, *out], dtype)
         return e.reshape(y, (x.dims[0], w.dims[0], *out))

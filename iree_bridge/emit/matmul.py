@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from graph_api import DataType, TensorAttr
 from graph_api.ops.matmul import MatmulNode, batch_factors
@@ -21,7 +22,9 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
     if operand is DataType.BFLOAT16 and e.target.chip == "gfx908":
         operand = DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
     if e.target.is_gpu and operand is DataType.INT32 and not {a.data_type, b.data_type} <= _BYTES:
-        operand = result = DataType.INT64  # in 32 bits the kernel spills hundreds of registers; the low half is the same
+        operand = result = (
+            DataType.INT64
+        )  # in 32 bits the kernel spills hundreds of registers; the low half is the same
     e.write(node, "c", product(e, _read(e, a, operand), _read(e, b, operand), result))
 
 
@@ -29,8 +32,8 @@ def _read(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
     """The tensor in ``dtype``.
 
     The GPU compiler folds a widening conversion into the product, which then has operands of two types: no matrix
-    instruction, hundreds of spilled registers, or no code at all. A sum with 0 keeps floats apart from the conversion and
-    costs nothing; 64-bit integers, whose sum with 0 is folded too, need a barrier. Bytes that become 32-bit do well.
+    instruction, hundreds of spilled registers, or no code at all. A sum with 0 keeps floats apart from the conversion
+    and costs nothing; 64-bit integers, whose sum with 0 is folded too, need a barrier. Bytes in 32 bits do well.
     """
     value = e.read(tensor)
     same_kind = value.dtype.is_float == dtype.is_float and value.dtype is not DataType.BOOLEAN
@@ -46,9 +49,10 @@ def _read(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
 def matmul_types(a: DataType, b: DataType, compute: DataType, terms: int) -> tuple[DataType, DataType]:
     """The type in which operands are multiplied, and that of the sums over ``terms`` products.
 
-    Floats are multiplied in the wider type, which must hold both operands. 8-bit integers are summed in 32 bits, if these
-    hold the sum, which is then exact; signed ones are multiplied as they are. Two compiler faults shape the rest: products
-    of ui8 are computed as if they were si8, and half-precision operands with an f64 result are accumulated in f32.
+    Floats are multiplied in the wider type, which must hold both operands. 8-bit integers are summed in 32 bits, if
+    these hold the sum, which is then exact; signed ones are multiplied as they are. Two compiler faults shape the rest:
+    products of ui8 are computed as if they were si8, and half-precision operands with an f64 result are accumulated in
+    f32.
     """
     if a in _BYTES and b in _BYTES:
         unsigned = (a is DataType.UINT8) + (b is DataType.UINT8)
@@ -72,31 +76,28 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType) -> Value:
     rank = len(factors)
     shared, a_own, b_own = (math.prod(factor[i] for factor in factors) for i in range(3))
     m, k, n = a.dims[-2], a.dims[-1], b.dims[-1]
-    shared_axes, own_axes = list(range(0, 2 * rank, 2)), list(range(1, 2 * rank, 2))
+    lead = (shared,) if shared > 1 else ()
+    shared_axes, own_axes = [*range(0, 2 * rank, 2)], [*range(1, 2 * rank, 2)]
     rows, columns = 2 * rank, 2 * rank + 1
-    a = e.reshape(a, [*(size for s, own, _ in factors for size in (s, own)), m, k])
-    a = e.reshape(_permute(e, a, [*shared_axes, *own_axes, rows, columns]), (shared, a_own * m, k))
-    b = e.reshape(b, [*(size for s, _, own in factors for size in (s, own)), k, n])
-    b = e.reshape(_permute(e, b, [*shared_axes, rows, *own_axes, columns]), (shared, k, b_own * n))
-    c = e.reshape(_contract(e, a, b, dtype), [*(f[0] for f in factors), *(f[1] for f in factors), m,
-                                              *(f[2] for f in factors), n])  # fmt: skip
+    a_split = [*(size for s, own, _ in factors for size in (s, own)), m, k]
+    a = _rearrange(e, a, a_split, [*shared_axes, *own_axes, rows, columns], (*lead, a_own * m, k))
+    b_split = [*(size for s, _, own in factors for size in (s, own)), k, n]
+    b = _rearrange(e, b, b_split, [*shared_axes, rows, *own_axes, columns], (*lead, k, b_own * n))
+    c = e.op("aten.bmm" if lead else "aten.mm", (*lead, a_own * m, b_own * n), dtype, a, b)
+    c_split = [*(f[0] for f in factors), *(f[1] for f in factors), m, *(f[2] for f in factors), n]
     batch_axes = [axis for i in range(rank) for axis in (i, rank + i, 2 * rank + 1 + i)]
-    c = _permute(e, c, [*batch_axes, 2 * rank, 3 * rank + 1])
-    return e.reshape(c, (*(math.prod(factor) for factor in factors), m, n))
+    dims = (*(math.prod(factor) for factor in factors), m, n)
+    return _rearrange(e, c, c_split, [*batch_axes, 2 * rank, 3 * rank + 1], dims)
 
 
-def _contract(e: Emitter, a: Value, b: Value, dtype: DataType) -> Value:
-    batch, rows, inner = a.dims
-    columns = b.dims[-1]
-    if batch > 1:
-        return e.op("aten.bmm", (batch, rows, columns), dtype, a, b)
-    plain = e.op("aten.mm", (rows, columns), dtype, e.reshape(a, (rows, inner)), e.reshape(b, (inner, columns)))
-    return e.reshape(plain, (1, rows, columns))
+def _rearrange(e: Emitter, value: Value, split: Sequence[int], order: Sequence[int], dims: Sequence[int]) -> Value:
+    """``value`` viewed with dims ``split``, these put in ``order``, the result viewed with dims ``dims``.
 
-
-def _permute(e: Emitter, value: Value, order: list[int]) -> Value:
-    """``value`` with its dims reordered; where only dims of 1 would move it is a reshape, which costs nothing."""
-    moved = [axis for axis in order if value.dims[axis] > 1]
-    if moved == sorted(moved):
-        return e.reshape(value, [value.dims[axis] for axis in order])
-    return e.permute(value, order)
+    Where only dims of 1 would move it is a view, which costs nothing.
+    """
+    kept = [axis for axis, size in enumerate(split) if size > 1]
+    moved = [axis for axis in order if split[axis] > 1]
+    if moved != kept:
+        value = e.reshape(value, [split[axis] for axis in kept])
+        value = e.permute(value, [kept.index(axis) for axis in moved])
+    return e.reshape(value, dims)

@@ -1,4 +1,4 @@
-"""Emission of normalisations: written out as reductions and arithmetic in the compute type, which the compiler fuses."""
+"""Emission of normalisations: reductions and arithmetic in the compute type, which the compiler fuses."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def rmsnorm(e: Emitter, node: RmsnormNode) -> None:
 
 
 def _moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
-    """Mean, difference from it, and biased variance: of a constant row the last two are exactly 0 where the sum is exact."""
+    """Mean, difference from it, biased variance: of a constant row the last two are 0 where its sum is exact."""
     center = mean(t.e, x, axes)
     difference = t.sub(x, center)
     return center, difference, mean(t.e, t.mul(difference, difference), axes)

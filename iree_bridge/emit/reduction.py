@@ -21,7 +21,7 @@ def reduction(e: Emitter, node: ReductionNode) -> None:
     tensor, axes = node.inputs["x"], node.axes
     x = e.read(tensor, node.compute)
     if node.outputs["y"].volume == 1:
-        # Of everything: the order of the terms is free, so it is that of memory, and no stage of it needs a transposition.
+        # Of everything: the order of the terms is free, so it is that of memory, which needs no transposition.
         x, axes = e.permute(x, stride_order(tensor.dims, tensor.strides)), range(len(x.dims))
     e.write(node, "y", _reduced(e, Elementwise(e, node.compute), node.attributes.mode, x, axes))
 
@@ -69,8 +69,8 @@ def _product(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
 def _over(e: Emitter, name: str, x: Value, axes: Sequence[int], *operands: int) -> Value:
     """A torch reduction of x over ``axes``, which stay as dims of 1.
 
-    The GPU compiler fails ("failed to distribute") where all of a large x is reduced over several dims at once: then the
-    inner dims are reduced first, and what is left, of few elements or one dim, after them.
+    The GPU compiler fails ("failed to distribute") where all of a large x is reduced over several dims at once: then
+    the inner dims are reduced first, and what is left, of few elements or one dim, after them.
     """
     if math.prod(_kept(x, axes)) == 1 and (inner := _inner_axes(x.dims)):
         x = _step(e, name, x, inner, *operands)

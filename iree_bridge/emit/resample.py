@@ -96,7 +96,7 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     y = e.call(_pool_function(pool), [pool.x], pool.out, node.compute)
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
-        padded = _padded(e, a, order, e.barrier(value), y_dims)
+        padded = _padded(e, a, order, value, y_dims)
         e.write(node, "index", e.permute(_index(e, pool, padded, y), back))
 
 

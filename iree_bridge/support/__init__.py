@@ -1,8 +1,11 @@
 """Does a target serve a graph? The one place that decides it, without a compiler and before any compile."""
 
+# Users may pass anything.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
-from graph_api import Graph, Support, TensorAttr
+from graph_api import Graph, NotSupportedError, Support, TensorAttr
 from graph_api.layout import nested_extents
 from iree_bridge.support import conv, custom_op, matmul, norm, pointwise, reduction, resample, sdpa  # noqa: F401 - they fill NODE_RULES
 from iree_bridge.support.rules import NODE_RULES, Decline
@@ -24,7 +27,12 @@ def support(graph: Graph, target: Target) -> Support:
 
     Raises:
         GraphError: the graph is not valid.
+        NotSupportedError: what is given is no graph, or no target.
     """
+    if not isinstance(graph, Graph):
+        raise NotSupportedError("", "graph", f"expected a Graph, got {type(graph).__name__}")
+    if not isinstance(target, Target):
+        raise NotSupportedError("", "target", f"expected a Target, got {target!r}; use Target.parse(name)")
     graph.validate()
     for tensor in graph.tensors:
         if (reason := _tensor_reason(tensor)) is not None:

@@ -24,6 +24,6 @@ def batchnorm(node: BatchnormNode, target: Target) -> None:
         peers = ", ".join(f"'{tensor.name}'" for port, tensor in node.inputs.items() if port.startswith("peer_stats"))
         raise Decline(
             "peer_stats",
-            f"statistics of other devices ({peers}) have no defined meaning; leave peer_stats out and combine the mean and "
-            "inv_variance results of the devices yourself",
+            f"statistics of other devices ({peers}) have no defined meaning; leave peer_stats out and combine the "
+            "mean and inv_variance results of the devices yourself",
         )

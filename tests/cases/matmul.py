@@ -1,4 +1,4 @@
-"""Matrix products: dtypes and mixtures, batch dims of which one divides the other, layouts, edge shapes, epilogues, models."""
+"""Matrix products: dtypes and mixtures, repeated batch dims, layouts, edge shapes, epilogues, models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from tests.cases import OpCase, Pack
 D, M = DataType, PointwiseMode
 Dims = tuple[int, ...]
 _SHORT = {
-    D.HALF: "f16", D.BFLOAT16: "bf16", D.FLOAT: "f32", D.DOUBLE: "f64", D.INT8: "i8", D.UINT8: "u8", D.INT32: "i32",
-    D.INT64: "i64", D.BOOLEAN: "bool",
-}  # fmt: skip
+    D.HALF: "f16",
+    D.BFLOAT16: "bf16",
+    D.FLOAT: "f32",
+    D.DOUBLE: "f64",
+    D.INT8: "i8",
+    D.UINT8: "u8",
+    D.INT32: "i32",
+    D.INT64: "i64",
+    D.BOOLEAN: "bool",
+}
 
 
 def graph(
@@ -41,8 +48,17 @@ def graph(
     return g
 
 
-def _case(name: str, a: Dims, b: Dims, *types: DataType | None, fast: bool = False, inputs: Any = None, dims: Dims | None = None,
-          note: str = "", **options: Any) -> OpCase:  # fmt: skip
+def _case(
+    name: str,
+    a: Dims,
+    b: Dims,
+    *types: Any,
+    fast: bool = False,
+    inputs: Any = None,
+    dims: Dims | None = None,
+    note: str = "",
+    **options: Any,
+) -> OpCase:
     return OpCase(name, lambda: graph(a, b, *types, **options), inputs, {"c": dims} if dims else None, fast, note=note)
 
 
@@ -78,39 +94,77 @@ def _cancelling(g: Graph) -> Pack:
 
 def _type_cases() -> list[OpCase]:
     same = [
-        _case(f"{_SHORT[t]}{'_batch' if batch else ''}", (*batch, 19, 33), (*batch, 33, 21), t, fast=t in (D.HALF, D.FLOAT) and not batch)
+        _case(
+            f"{_SHORT[t]}{'_batch' if batch else ''}",
+            (*batch, 19, 33),
+            (*batch, 33, 21),
+            t,
+            fast=t in (D.HALF, D.FLOAT) and not batch,
+        )
         for t in (D.HALF, D.BFLOAT16, D.FLOAT, D.DOUBLE, D.INT32, D.INT64)
         for batch in ((), (3,))
     ]
     rows: list[tuple[DataType, DataType, DataType]] = [
-        (D.HALF, D.HALF, D.FLOAT), (D.BFLOAT16, D.BFLOAT16, D.FLOAT), (D.HALF, D.BFLOAT16, D.FLOAT),
-        (D.HALF, D.FLOAT, D.FLOAT), (D.FLOAT, D.BFLOAT16, D.FLOAT), (D.FLOAT, D.HALF, D.BFLOAT16),
-        (D.DOUBLE, D.FLOAT, D.DOUBLE), (D.HALF, D.DOUBLE, D.FLOAT), (D.FLOAT, D.FLOAT, D.HALF),
-        (D.INT8, D.HALF, D.HALF), (D.BFLOAT16, D.UINT8, D.BFLOAT16), (D.INT8, D.FLOAT, D.FLOAT), (D.INT32, D.HALF, D.FLOAT),
-        (D.INT64, D.FLOAT, D.FLOAT), (D.INT64, D.INT32, D.INT64), (D.INT8, D.INT32, D.INT32), (D.BOOLEAN, D.FLOAT, D.FLOAT),
-        (D.BOOLEAN, D.BOOLEAN, D.INT32), (D.BOOLEAN, D.INT8, D.INT32), (D.INT32, D.INT32, D.FLOAT),
-    ]  # fmt: skip
+        (D.HALF, D.HALF, D.FLOAT),
+        (D.BFLOAT16, D.BFLOAT16, D.FLOAT),
+        (D.HALF, D.BFLOAT16, D.FLOAT),
+        (D.HALF, D.FLOAT, D.FLOAT),
+        (D.FLOAT, D.BFLOAT16, D.FLOAT),
+        (D.FLOAT, D.HALF, D.BFLOAT16),
+        (D.DOUBLE, D.FLOAT, D.DOUBLE),
+        (D.HALF, D.DOUBLE, D.FLOAT),
+        (D.FLOAT, D.FLOAT, D.HALF),
+        (D.INT8, D.HALF, D.HALF),
+        (D.BFLOAT16, D.UINT8, D.BFLOAT16),
+        (D.INT8, D.FLOAT, D.FLOAT),
+        (D.INT32, D.HALF, D.FLOAT),
+        (D.INT64, D.FLOAT, D.FLOAT),
+        (D.INT64, D.INT32, D.INT64),
+        (D.INT8, D.INT32, D.INT32),
+        (D.BOOLEAN, D.FLOAT, D.FLOAT),
+        (D.BOOLEAN, D.BOOLEAN, D.INT32),
+        (D.BOOLEAN, D.INT8, D.INT32),
+        (D.INT32, D.INT32, D.FLOAT),
+    ]
     mixed = [
-        _case(f"{_SHORT[a]}_{_SHORT[b]}_to_{_SHORT[c]}", (19, 33), (33, 21), a, b, c, fast=(a, b) == (D.HALF, D.BFLOAT16))
+        _case(
+            f"{_SHORT[a]}_{_SHORT[b]}_to_{_SHORT[c]}", (19, 33), (33, 21), a, b, c, fast=(a, b) == (D.HALF, D.BFLOAT16)
+        )
         for a, b, c in rows
     ]
     bytes_ = [
-        _case(f"{_SHORT[a]}_{_SHORT[b]}_to_{_SHORT[c]}_full_range{'_batch' if batch else ''}", (*batch, 19, 33), (*batch, 33, 21),
-              a, b, c, inputs=_full_range, fast=a is b and c is D.INT32 and not batch,
-              note="u8 products are computed as signed by the compiler unless they are widened first")
+        _case(
+            f"{_SHORT[a]}_{_SHORT[b]}_to_{_SHORT[c]}_full_range{'_batch' if batch else ''}",
+            (*batch, 19, 33),
+            (*batch, 33, 21),
+            a,
+            b,
+            c,
+            inputs=_full_range,
+            fast=a is b and c is D.INT32 and not batch,
+            note="u8 products are computed as signed by the compiler unless they are widened first",
+        )
         for a, b in ((D.INT8, D.INT8), (D.UINT8, D.UINT8), (D.UINT8, D.INT8), (D.INT8, D.UINT8))
         for c in (D.INT32, D.FLOAT)
         for batch in ((), (2,))
-    ]  # fmt: skip
+    ]
     computed = [
-        _case("f16_in_f64", (9, 33), (33, 7), D.HALF, None, D.DOUBLE, compute=D.DOUBLE,
-              note="half-precision operands with an f64 result are accumulated in f32 by the compiler unless widened first"),
+        _case(
+            "f16_in_f64",
+            (9, 33),
+            (33, 7),
+            D.HALF,
+            None,
+            D.DOUBLE,
+            compute=D.DOUBLE,
+            note="f16 operands with an f64 result are accumulated in f32 by the compiler unless widened",
+        ),
         _case("f32_in_f64", (9, 33), (33, 7), D.FLOAT, None, D.FLOAT, compute=D.DOUBLE),
         _case("f64_in_f32", (9, 33), (33, 7), D.DOUBLE, None, D.FLOAT, compute=D.FLOAT),
         _case("i8_in_f32", (9, 33), (33, 7), D.INT8, None, D.FLOAT, compute=D.FLOAT, inputs=_full_range),
         _case("i8_in_i64", (9, 33), (33, 7), D.INT8, None, D.INT64, compute=D.INT64, inputs=_full_range),
         _case("i32_in_f32", (9, 33), (33, 7), D.INT32, None, D.FLOAT, compute=D.FLOAT),
-    ]  # fmt: skip
+    ]
     return [*same, *mixed, *bytes_, *computed]
 
 
@@ -128,7 +182,9 @@ def _batch_cases() -> list[OpCase]:
         ("rank_6_ones", (1, 2, 1, 3, 7, 9), (1, 1, 1, 3, 9, 5), (1, 2, 1, 3, 7, 5)),
         ("rank_4_x_rank_2", (2, 3, 8, 16), (1, 1, 16, 8), (2, 3, 8, 8)),
     ]
-    cases = [_case(f"batch_{name}", a, b, dims=c, inputs=_numbered, fast=name in ("gqa", "gqa_a")) for name, a, b, c in rows]
+    cases = [
+        _case(f"batch_{name}", a, b, dims=c, inputs=_numbered, fast=name in ("gqa", "gqa_a")) for name, a, b, c in rows
+    ]
     half = [_case(f"batch_{name}_f16", a, b, D.HALF, dims=c) for name, a, b, c in rows[2:7]]
     return [*cases, *half]
 
@@ -141,8 +197,20 @@ def _layout_cases() -> list[OpCase]:
         _case("c_transposed", (17, 33), (33, 9), strides=(None, None, (1, 17)), inputs=_numbered, fast=True),
         _case("all_transposed_bf16", (17, 33), (33, 9), D.BFLOAT16, strides=((1, 17), (1, 33), (1, 17))),
         _case("batch_last", (2, 17, 33), (2, 33, 9), strides=((1, 66, 2), (1, 18, 2), (1, 18, 2)), inputs=_numbered),
-        _case("heads_inside", (2, 3, 7, 8), (2, 3, 8, 5), strides=((168, 8, 24, 1), None, (105, 5, 15, 1)), inputs=_numbered),
-        _case("gqa_heads_inside", (2, 4, 7, 8), (2, 2, 8, 7), strides=((224, 8, 32, 1), (112, 8, 1, 16), None), inputs=_numbered),
+        _case(
+            "heads_inside",
+            (2, 3, 7, 8),
+            (2, 3, 8, 5),
+            strides=((168, 8, 24, 1), None, (105, 5, 15, 1)),
+            inputs=_numbered,
+        ),
+        _case(
+            "gqa_heads_inside",
+            (2, 4, 7, 8),
+            (2, 2, 8, 7),
+            strides=((224, 8, 32, 1), (112, 8, 1, 16), None),
+            inputs=_numbered,
+        ),
         _case("padded", (4, 5, 8), (4, 8, 6), strides=((80, 16, 2), (64, 8, 1), (64, 8, 1)), inputs=_numbered),
         _case("padded_f16", (5, 8), (8, 6), D.HALF, strides=((16, 1), (8, 1), (16, 2))),
         _case("stride_0_batch", (4, 5, 8), (4, 8, 6), strides=(None, (0, 6, 1), None), inputs=_numbered),
@@ -154,9 +222,18 @@ def _layout_cases() -> list[OpCase]:
 
 def _edge_cases() -> list[OpCase]:
     shapes: list[tuple[Dims, Dims]] = [
-        ((1, 1), (1, 1)), ((1, 64), (64, 1)), ((5, 1), (1, 3)), ((1, 33), (33, 7)), ((7, 33), (33, 1)), ((4, 1, 8), (4, 8, 1)),
-        ((128, 3, 3), (128, 3, 17)), ((2, 2), (2, 2)), ((3, 1000), (1000, 2)), ((257, 2), (2, 2)), ((31, 31), (31, 31)),
-    ]  # fmt: skip
+        ((1, 1), (1, 1)),
+        ((1, 64), (64, 1)),
+        ((5, 1), (1, 3)),
+        ((1, 33), (33, 7)),
+        ((7, 33), (33, 1)),
+        ((4, 1, 8), (4, 8, 1)),
+        ((128, 3, 3), (128, 3, 17)),
+        ((2, 2), (2, 2)),
+        ((3, 1000), (1000, 2)),
+        ((257, 2), (2, 2)),
+        ((31, 31), (31, 31)),
+    ]
     plain = [_case(f"shape_{'x'.join(map(str, a))}_{b[-1]}", a, b, fast=a == (1, 1)) for a, b in shapes]
     return [
         *plain,
@@ -175,7 +252,7 @@ def _a_squared() -> Graph:
     return g
 
 
-def _bias(dims: Dims, *modes: PointwiseMode) -> Callable[[Graph, Any], Any]:
+def bias_then(dims: Dims, *modes: PointwiseMode) -> Callable[[Graph, Any], Any]:
     def epilogue(g: Graph, y: Any) -> Any:
         y = g.pointwise(M.ADD, y, g.tensor("bias", dim=dims))
         for mode in modes:
@@ -197,17 +274,17 @@ def _chained(g: Graph, y: Any) -> Any:
 
 def _epilogue_cases() -> list[OpCase]:
     cases = [
-        _case(f"bias_{mode.name.lower()}_{_SHORT[t]}", (9, 33), (33, 7), t, epilogue=_bias((1, 7), mode))
+        _case(f"bias_{mode.name.lower()}_{_SHORT[t]}", (9, 33), (33, 7), t, epilogue=bias_then((1, 7), mode))
         for t in (D.HALF, D.BFLOAT16, D.FLOAT)
         for mode in (M.RELU_FWD, M.GELU_APPROX_TANH_FWD)
     ]
     return [
         *cases,
-        _case("bias_per_row", (9, 33), (33, 7), D.HALF, epilogue=_bias((9, 1))),
-        _case("gqa_bias", (2, 4, 5, 8), (2, 2, 8, 7), D.HALF, epilogue=_bias((1, 4, 1, 7), M.SIGMOID_FWD)),
+        _case("bias_per_row", (9, 33), (33, 7), D.HALF, epilogue=bias_then((9, 1))),
+        _case("gqa_bias", (2, 4, 5, 8), (2, 2, 8, 7), D.HALF, epilogue=bias_then((1, 4, 1, 7), M.SIGMOID_FWD)),
         _case("residual", (9, 33), (33, 7), D.HALF, epilogue=_residual, fast=True),
         _case("chained_f16", (9, 33), (33, 7), D.HALF, epilogue=_chained, note="the virtual operand is rounded to f16"),
-        _case("i8_bias", (9, 33), (33, 7), D.INT8, None, D.INT32, epilogue=_bias((1, 7)), inputs=_full_range),
+        _case("i8_bias", (9, 33), (33, 7), D.INT8, None, D.INT32, epilogue=bias_then((1, 7)), inputs=_full_range),
     ]
 
 
@@ -215,20 +292,40 @@ def _model_cases() -> list[OpCase]:
     """Rows of network and benchmark shapes that are small enough, and cuts of larger ones."""
     f32, f16, bf16 = D.FLOAT, D.HALF, D.BFLOAT16
     rows: list[tuple[str, int, int, int, int, int, int, DataType, DataType, DataType]] = [
-        ("g001", 1, 16, 32, 64, 0, 0, f32, f32, f32), ("g003", 1, 16, 32, 64, 0, 0, bf16, bf16, bf16),
-        ("g005", 1, 16, 32, 64, 0, 1, bf16, bf16, bf16), ("g007", 1, 16, 32, 64, 1, 1, f32, f32, f32),
-        ("g009", 10, 64, 32, 16, 0, 0, f32, bf16, f32), ("g011", 10, 64, 32, 16, 0, 1, bf16, bf16, bf16),
-        ("g065", 1, 128, 1, 1024, 0, 0, f32, f32, f32), ("g069", 1, 128, 1, 1408, 0, 0, f32, f32, f32),
-        ("g085", 1, 16, 16, 1024, 0, 0, f16, f16, f32), ("g113", 1, 64, 128, 32, 1, 0, f16, f16, f16),
-        ("g117", 128, 3, 1152, 3, 0, 0, D.DOUBLE, D.DOUBLE, D.DOUBLE), ("g109_cut", 1, 128, 128, 512, 0, 1, f16, f16, f32),
-        ("g133", 1, 1, 768, 768, 0, 1, f32, f32, f32), ("g129_cut", 1, 96, 128, 768, 0, 1, f32, f32, f32),
-        ("g135_cut", 1, 1, 256, 4096, 0, 1, bf16, bf16, bf16), ("g123_cut", 1, 97, 97, 997, 0, 1, f16, f16, f16),
-        ("g111_cut", 1, 1, 512, 512, 1, 0, f16, f16, f16), ("g125_cut", 1, 97, 97, 97, 0, 0, D.INT8, D.INT8, D.INT32),
-    ]  # fmt: skip
+        ("g001", 1, 16, 32, 64, 0, 0, f32, f32, f32),
+        ("g003", 1, 16, 32, 64, 0, 0, bf16, bf16, bf16),
+        ("g005", 1, 16, 32, 64, 0, 1, bf16, bf16, bf16),
+        ("g007", 1, 16, 32, 64, 1, 1, f32, f32, f32),
+        ("g009", 10, 64, 32, 16, 0, 0, f32, bf16, f32),
+        ("g011", 10, 64, 32, 16, 0, 1, bf16, bf16, bf16),
+        ("g065", 1, 128, 1, 1024, 0, 0, f32, f32, f32),
+        ("g069", 1, 128, 1, 1408, 0, 0, f32, f32, f32),
+        ("g085", 1, 16, 16, 1024, 0, 0, f16, f16, f32),
+        ("g113", 1, 64, 128, 32, 1, 0, f16, f16, f16),
+        ("g117", 128, 3, 1152, 3, 0, 0, D.DOUBLE, D.DOUBLE, D.DOUBLE),
+        ("g109_cut", 1, 128, 128, 512, 0, 1, f16, f16, f32),
+        ("g133", 1, 1, 768, 768, 0, 1, f32, f32, f32),
+        ("g129_cut", 1, 96, 128, 768, 0, 1, f32, f32, f32),
+        ("g135_cut", 1, 1, 256, 4096, 0, 1, bf16, bf16, bf16),
+        ("g123_cut", 1, 97, 97, 997, 0, 1, f16, f16, f16),
+        ("g111_cut", 1, 1, 512, 512, 1, 0, f16, f16, f16),
+        ("g125_cut", 1, 97, 97, 97, 0, 0, D.INT8, D.INT8, D.INT32),
+    ]
     cases: list[OpCase] = []
     for name, batch, m, n, k, a_turned, b_turned, a, b, c in rows:
         strides = ((m * k, 1, m) if a_turned else None, (k * n, 1, k) if b_turned else None, None)
-        cases.append(_case(f"{name}_{batch}x{m}x{n}x{k}", (batch, m, k), (batch, k, n), a, b, c, strides=strides, dims=(batch, m, n)))
+        cases.append(
+            _case(
+                f"{name}_{batch}x{m}x{n}x{k}",
+                (batch, m, k),
+                (batch, k, n),
+                a,
+                b,
+                c,
+                strides=strides,
+                dims=(batch, m, n),
+            )
+        )
     return cases
 
 

@@ -34,8 +34,17 @@ def graph(
     return g
 
 
-def _case(name: str, mode: ReductionMode, x: Dims, y: Dims, *types: DataType, inputs: Any = None, fast: bool = False,
-          note: str = "", **options: Any) -> OpCase:  # fmt: skip
+def _case(
+    name: str,
+    mode: ReductionMode,
+    x: Dims,
+    y: Dims,
+    *types: DataType,
+    inputs: Any = None,
+    fast: bool = False,
+    note: str = "",
+    **options: Any,
+) -> OpCase:
     return OpCase(name, lambda: graph(mode, x, y, *types, **options), inputs, {"y": y}, fast, note=note)
 
 
@@ -61,24 +70,43 @@ def _mode_cases() -> list[OpCase]:
     narrow = (D.INT8, D.UINT8, D.BOOLEAN)
     return [
         _case(
-            f"{mode.name.lower()}_{dtype.name.lower()}", mode, (3, 4, 5), (3, 1, 5), dtype, D.INT32 if dtype in narrow else dtype,
-            inputs=_filled(_near_one) if mode is M.MUL_NO_ZEROS and dtype.is_float else None, fast=dtype is D.FLOAT,
+            f"{mode.name.lower()}_{dtype.name.lower()}",
+            mode,
+            (3, 4, 5),
+            (3, 1, 5),
+            dtype,
+            D.INT32 if dtype in narrow else dtype,
+            inputs=_filled(_near_one) if mode is M.MUL_NO_ZEROS and dtype.is_float else None,
+            fast=dtype is D.FLOAT,
         )
         for mode in M
         for dtype in (D.FLOAT, D.HALF, D.BFLOAT16, D.DOUBLE, D.INT32, D.INT64, *narrow)
-    ]  # fmt: skip
+    ]
 
 
 def _axes_cases() -> list[OpCase]:
     rows: list[tuple[str, Dims, Dims]] = [
-        ("first", (6, 4, 5), (1, 4, 5)), ("last", (6, 4, 5), (6, 4, 1)), ("outer", (6, 4, 5), (1, 4, 1)),
-        ("inner_two", (6, 4, 5), (6, 1, 1)), ("all", (6, 4, 5), (1, 1, 1)), ("rank_1", (37,), (1,)), ("rank_1_long", (5000,), (1,)),
-        ("size_1_axis", (6, 1, 5), (6, 1, 5)), ("one_element", (1, 1), (1, 1)), ("spatial", (2, 8, 7, 7), (2, 8, 1, 1)),
-        ("channels", (4, 3, 9, 9), (1, 3, 1, 1)), ("alternating", (3, 4, 5, 6), (1, 4, 1, 6)), ("rank_5", (2, 3, 4, 5, 6), (2, 1, 4, 1, 1)),
+        ("first", (6, 4, 5), (1, 4, 5)),
+        ("last", (6, 4, 5), (6, 4, 1)),
+        ("outer", (6, 4, 5), (1, 4, 1)),
+        ("inner_two", (6, 4, 5), (6, 1, 1)),
+        ("all", (6, 4, 5), (1, 1, 1)),
+        ("rank_1", (37,), (1,)),
+        ("rank_1_long", (5000,), (1,)),
+        ("size_1_axis", (6, 1, 5), (6, 1, 5)),
+        ("one_element", (1, 1), (1, 1)),
+        ("spatial", (2, 8, 7, 7), (2, 8, 1, 1)),
+        ("channels", (4, 3, 9, 9), (1, 3, 1, 1)),
+        ("alternating", (3, 4, 5, 6), (1, 4, 1, 6)),
+        ("rank_5", (2, 3, 4, 5, 6), (2, 1, 4, 1, 1)),
         ("all_large", (16, 64, 49), (1, 1, 1)),
-    ]  # fmt: skip
+    ]
     modes = (M.ADD, M.MAX, M.NORM2)
-    plain = [_case(f"{mode.name.lower()}_{name}", mode, x, y, fast=name == "channels") for name, x, y in rows for mode in modes]
+    plain = [
+        _case(f"{mode.name.lower()}_{name}", mode, x, y, fast=name == "channels")
+        for name, x, y in rows
+        for mode in modes
+    ]
     factors = [_case(f"mul_{name}", M.MUL, x, y, inputs=_filled(lambda x: np.clip(x, 0.9, 1.1))) for name, x, y in rows]
     return [*plain, *factors]
 
@@ -119,13 +147,33 @@ def _value_cases() -> list[OpCase]:
     return [
         _case("long_f16", M.ADD, (2, 70000), (2, 1), D.HALF, D.FLOAT, note="accumulated in f32"),
         _case("long_bf16", M.AVG, (2, 9, 40, 40), (1, 9, 1, 1), D.BFLOAT16, note="accumulated in f32"),
-        _case("norm2_f16_large", M.NORM2, (4, 64), (4, 1), D.HALF, inputs=_filled(lambda x: x + 300), note="squares exceed f16"),
-        _case("add_f16_large", M.AVG, (4, 64), (4, 1), D.HALF, inputs=_filled(lambda x: x + 4000), note="the sum exceeds f16"),
+        _case(
+            "norm2_f16_large",
+            M.NORM2,
+            (4, 64),
+            (4, 1),
+            D.HALF,
+            inputs=_filled(lambda x: x + 300),
+            note="squares exceed f16",
+        ),
+        _case(
+            "add_f16_large",
+            M.AVG,
+            (4, 64),
+            (4, 1),
+            D.HALF,
+            inputs=_filled(lambda x: x + 4000),
+            note="the sum exceeds f16",
+        ),
         _case("cancelling", M.ADD, (5, 64), (5, 1), inputs=_filled(_cancelling), fast=True),
         _case("cancelling_f16", M.ADD, (5, 64), (5, 1), D.HALF, inputs=_filled(_cancelling)),
-        _case("max_of_minus_infinity", M.MAX, (3, 4), (3, 1), inputs=_filled(lambda x: np.full(x.shape, -inf)), fast=True),
+        _case(
+            "max_of_minus_infinity", M.MAX, (3, 4), (3, 1), inputs=_filled(lambda x: np.full(x.shape, -inf)), fast=True
+        ),
         _case("min_of_infinity", M.MIN, (3, 4), (3, 1), inputs=_filled(lambda x: np.full(x.shape, inf))),
-        _case("max_of_minus_infinity_f16", M.MAX, (3, 4), (3, 1), D.HALF, inputs=_filled(lambda x: np.full(x.shape, -inf))),
+        _case(
+            "max_of_minus_infinity_f16", M.MAX, (3, 4), (3, 1), D.HALF, inputs=_filled(lambda x: np.full(x.shape, -inf))
+        ),
         _case("max_negative", M.MAX, (3, 4), (3, 1), inputs=_filled(lambda x: -np.abs(x) - 1)),
         _case("amax_negative", M.AMAX, (3, 4), (3, 1), inputs=_filled(lambda x: -np.abs(x) - 1)),
         _case("max_nan", M.MAX, (3, 4), (3, 1), inputs=_filled(_one_nan)),
@@ -133,14 +181,35 @@ def _value_cases() -> list[OpCase]:
         _case("amax_nan", M.AMAX, (3, 4), (3, 1), inputs=_filled(_one_nan)),
         _case("max_smallest_i32", M.MAX, (3, 4), (3, 1), D.INT32, inputs=_filled(lambda x: np.full(x.shape, -(2**31)))),
         _case("min_largest_i32", M.MIN, (3, 4), (3, 1), D.INT32, inputs=_filled(lambda x: np.full(x.shape, 2**31 - 1))),
-        _case("add_u8_full", M.ADD, (3, 200), (3, 1), D.UINT8, D.INT32, inputs=_filled(lambda x: np.full(x.shape, 255))),
-        _case("max_u8_full", M.MAX, (3, 20), (3, 1), D.UINT8, inputs=_filled(lambda x: np.arange(60).reshape(3, 20) * 4)),
-        _case("norm1_i8_smallest", M.NORM1, (3, 20), (3, 1), D.INT8, D.INT32, inputs=_filled(lambda x: np.full(x.shape, -128))),
-        _case("avg_i32_truncates", M.AVG, (4, 8), (4, 1), D.INT32, inputs=_filled(lambda x: np.arange(32).reshape(4, 8) - 16)),
+        _case(
+            "add_u8_full", M.ADD, (3, 200), (3, 1), D.UINT8, D.INT32, inputs=_filled(lambda x: np.full(x.shape, 255))
+        ),
+        _case(
+            "max_u8_full", M.MAX, (3, 20), (3, 1), D.UINT8, inputs=_filled(lambda x: np.arange(60).reshape(3, 20) * 4)
+        ),
+        _case(
+            "norm1_i8_smallest",
+            M.NORM1,
+            (3, 20),
+            (3, 1),
+            D.INT8,
+            D.INT32,
+            inputs=_filled(lambda x: np.full(x.shape, -128)),
+        ),
+        _case(
+            "avg_i32_truncates",
+            M.AVG,
+            (4, 8),
+            (4, 1),
+            D.INT32,
+            inputs=_filled(lambda x: np.arange(32).reshape(4, 8) - 16),
+        ),
         _case("mul_no_zeros_some", M.MUL_NO_ZEROS, (3, 8), (3, 1), inputs=_filled(_near_one), fast=True),
         _case("mul_no_zeros_only_zeros", M.MUL_NO_ZEROS, (3, 4), (3, 1), inputs=_filled(np.zeros_like)),
         _case("mul_with_zero", M.MUL, (3, 8), (3, 1), inputs=_filled(_near_one)),
-        OpCase("of_a_square", _of_a_square, dims={"y": (4, 1)}, note="a virtual input, and a result that is used again"),
+        OpCase(
+            "of_a_square", _of_a_square, dims={"y": (4, 1)}, note="a virtual input, and a result that is used again"
+        ),
     ]
 
 

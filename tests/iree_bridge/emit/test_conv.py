@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from graph_api import DataType
+from graph_api import DataType, Graph
+from iree_bridge.compiler import compile_code
 from iree_bridge.emitter import emit_module
 from iree_bridge.inspect import inspect_graph
 from iree_bridge.target import Target
@@ -82,6 +85,17 @@ def test_gfx908_multiplies_bf16_in_f32() -> None:
         CHECK: torch.aten.convolution {{.*}}f32>, {{.*}}f32>, {{.*}} -> !torch.vtensor<[1,8,3,3],f32>
         """,
     )
+
+
+@pytest.mark.parametrize("padding", [{"padding": 1}, {"pre_padding": (1, 0), "post_padding": (0, 1)}])
+def test_two_convolutions_of_one_tensor_with_equal_padding_do_not_share_it(padding: dict[str, Any]) -> None:
+    g = Graph("two", io_data_type=HALF)
+    x = g.tensor("x", dim=(2, 6, 9, 8))
+    for name in ("v", "w"):
+        g.conv_fprop(x, g.tensor(name, dim=(8, 6, 3, 3)), **padding).set_output()
+    text = emit_module(g.validate(), GFX).ir
+    assert text.count("util.optimization_barrier") == 1
+    assert compile_code(g, GFX).vmfb
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

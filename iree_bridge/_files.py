@@ -1,0 +1,35 @@
+"""Writing a file that somebody may miss: as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+__all__ = ["write_whole"]
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Put ``data`` in place of the file that ``path`` names, through links; what was there stays if that fails.
+
+    A device or pipe (``/dev/stdout``) is written to: it must not be replaced by a file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        special = not stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        special = not os.fspath(path)  # "" would mean the folder that we are in
+    if special:
+        Path(path).write_bytes(data)
+        return
+    final = Path(os.path.realpath(path))
+    temporary = final.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+        os.replace(temporary, final)
+    finally:
+        temporary.unlink(missing_ok=True)

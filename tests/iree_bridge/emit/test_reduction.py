@@ -1,0 +1,76 @@
+"""What reductions look like in IR, and that AMD code becomes of those that once did not compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graph_api import DataType, ReductionMode
+from iree_bridge.emitter import emit_module
+from iree_bridge.inspect import inspect_graph
+from iree_bridge.target import Target
+from tests.cases.reduction import graph as reduction_graph
+from tests.support.filecheck import check_ir
+
+pytestmark = pytest.mark.mlir
+
+D, M = DataType, ReductionMode
+GFX = Target.parse("gfx942")
+
+
+def text(*arguments: Any, **options: Any) -> str:
+    return emit_module(reduction_graph(*arguments, **options).validate(), GFX).ir
+
+
+def test_a_half_mean_is_accumulated_in_f32_and_rounded_once() -> None:
+    check_ir(
+        text(M.AVG, (2, 8, 5, 5), (2, 8, 1, 1), D.HALF),
+        """
+        CHECK: [[X:%.*]] = torch.prims.convert_element_type {{.*}} -> !torch.vtensor<[2,8,5,5],f32>
+        CHECK: [[S:%.*]] = torch.aten.sum.dim_IntList [[X]], {{.*}} -> !torch.vtensor<[2,8,1,1],f32>
+        CHECK: torch.aten.div.Scalar [[S]]
+        CHECK: torch.prims.convert_element_type {{.*}} -> !torch.vtensor<[2,8,1,1],f16>
+        """,
+    )
+
+
+def test_zeros_do_not_count_in_mul_no_zeros() -> None:
+    check_ir(
+        text(M.MUL_NO_ZEROS, (4, 8), (4, 1)),
+        """
+        CHECK: [[Z:%.*]] = torch.aten.eq.Scalar
+        CHECK: [[X:%.*]] = torch.aten.where.self [[Z]]
+        CHECK: torch.aten.prod.dim_int [[X]]
+        """,
+    )
+
+
+def test_everything_is_reduced_in_two_stages_and_in_memory_order() -> None:
+    check_ir(
+        text(M.MAX, (2, 64, 7, 7), (1, 1, 1, 1), stride=(3136, 1, 448, 64)),
+        """
+        CHECK: [[X:%.*]] = torch.aten.permute {{.*}} -> !torch.vtensor<[2,7,7,64],f32>
+        CHECK: [[Y:%.*]] = torch.aten.amax [[X]], {{.*}} -> !torch.vtensor<[2,7,7,1],f32>
+        CHECK: torch.aten.amax [[Y]], {{.*}} -> !torch.vtensor<[1,1,1,1],f32>
+        """,
+    )
+    assert text(M.ADD, (5000,), (1,)).count("torch.aten.sum.dim_IntList") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", M)
+@pytest.mark.parametrize("stride", [None, (3136, 1, 448, 64), (6272, 98, 14, 2)], ids=["nchw", "nhwc", "padded"])
+def test_everything_can_be_reduced_on_a_gpu(mode: ReductionMode, stride: Any) -> None:
+    """One operation over several dims would fail: "failed to distribute"."""
+    found = inspect_graph(reduction_graph(mode, (8, 64, 7, 7), (1, 1, 1, 1), stride=stride).validate(), GFX)
+    assert found.spills == 0
+    assert found.dispatches is not None
+    assert found.dispatches <= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("y", [(256, 1), (1, 1024)], ids=["rows", "columns"])
+def test_one_dispatch(y: Any) -> None:
+    found = inspect_graph(reduction_graph(M.ADD, (256, 1024), y, D.HALF).validate(), GFX)
+    assert (found.dispatches, found.spills) == (1, 0)

@@ -1,0 +1,195 @@
+"""The 40 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from graph_api import DataType, Graph, NormFwdPhase, PointwiseMode, ReductionMode, ResampleMode, TensorAttr
+
+__all__ = ["GRAPHS", "ONE_MATRIX_KERNEL"]
+
+D, M = DataType, PointwiseMode
+Dims = tuple[int, ...]
+_TYPES = {"f16": D.HALF, "bf16": D.BFLOAT16, "f32": D.FLOAT, "i8": D.INT8}
+_LAYOUTS = ("nchw", "nhwc")
+
+
+def _graph(name: str, dtype: str) -> Graph:
+    return Graph(name, io_data_type=_TYPES[dtype], compute_data_type=D.INT32 if dtype == "i8" else D.FLOAT)
+
+
+def _bias(g: Graph, value: TensorAttr, dims: Dims) -> TensorAttr:
+    return g.pointwise(M.ADD, value, g.tensor("bias", dim=dims))
+
+
+def conv(dtype: str, layout: str, x: Dims, w: Dims, *, stride: int = 1) -> Graph:
+    """Convolution with the padding that keeps the size, bias, ReLU."""
+    g = _graph("conv", dtype)
+    image, weight = (g.tensor(name, dim=dims, layout=layout) for name, dims in (("x", x), ("w", w)))
+    y = g.conv_fprop(image, weight, padding=w[2] // 2, stride=stride)
+    g.pointwise(M.RELU_FWD, _bias(g, y, (1, w[0], 1, 1))).set_output(True)
+    return g
+
+
+def gradient(direction: str, layout: str) -> Graph:
+    """The gradient of a 3x3 layer of 64 channels, f16."""
+    g = _graph(direction, "f16")
+    image, weight = (8, 64, 56, 56), (64, 64, 3, 3)
+    dy = g.tensor("dy", dim=image, layout=layout)
+    if direction == "dgrad":
+        g.conv_dgrad(dy, g.tensor("w", dim=weight, layout=layout), padding=1).set_output(True)
+    else:
+        dw = g.conv_wgrad(dy, g.tensor("x", dim=image, layout=layout), padding=1).set_output(True)
+        dw.set_dim(weight)
+    return g
+
+
+def matmul(dtype: str, *, transposed: bool = False, epilogue: bool = False) -> Graph:
+    """A linear layer, [512, 1024] times [1024, 4096]; ``transposed``: weights stored as [N, K]."""
+    g = _graph("matmul", dtype)
+    m, n, k = 512, 4096, 1024
+    a = g.tensor("a", dim=(m, k))
+    y = g.matmul(a, g.tensor("b", dim=(k, n), stride=(1, k) if transposed else None))
+    if epilogue:
+        y = g.pointwise(M.GELU_APPROX_TANH_FWD, _bias(g, y, (1, n)))
+    y.set_output(True)
+    if dtype == "i8":
+        y.set_data_type(D.INT32)
+    return g
+
+
+def attention(dtype: str, *, interleaved: bool = False, causal: bool = False, bias: bool = False) -> Graph:
+    """8 heads of 64 over 1024 tokens; ``interleaved``: the heads of a token lie together (BSHD), else BHSD."""
+    g = _graph("sdpa", dtype)
+    b, h, s, d = 2, 8, 1024, 64
+    stride = (s * h * d, d, h * d, 1) if interleaved else None
+    q, k, v = (g.tensor(name, dim=(b, h, s, d), stride=stride) for name in "qkv")
+    mask = g.tensor("mask", dim=(1, 1, s, s)) if bias else None
+    o, _ = g.sdpa(q, k, v, bias=mask, causal_mask=causal)
+    o.set_output(True)
+    if stride is not None:
+        o.set_stride(stride)
+    return g
+
+
+def trailing_norm(op: str, dtype: str) -> Graph:
+    """A layer norm or RMS norm of 512 rows of 4096."""
+    g = _graph(op, dtype)
+    x, scale = g.tensor("x", dim=(512, 4096)), g.tensor("scale", dim=(1, 4096))
+    if op == "layernorm":
+        y = g.layernorm(x, scale, g.tensor("bias", dim=(1, 4096)), epsilon=1e-5, forward_phase=NormFwdPhase.INFERENCE)[
+            0
+        ]
+    else:
+        y = g.rmsnorm(x, scale, epsilon=1e-5, forward_phase=NormFwdPhase.INFERENCE)[0]
+    y.set_output(True)
+    return g
+
+
+def batchnorm(dtype: str, layout: str, *, training: bool) -> Graph:
+    """A batch normalisation of 64 channels: training, or inference with ReLU."""
+    g = _graph("batchnorm", dtype)
+    x = g.tensor("x", dim=(8, 64, 56, 56), layout=layout)
+    names = ("scale", "bias") if training else ("mean", "inv_variance", "scale", "bias")
+    operands = [g.tensor(name, dim=(1, 64, 1, 1), data_type=D.FLOAT) for name in names]
+    if training:
+        for result in g.batchnorm(x, *operands, epsilon=1e-5)[:3]:
+            result.set_output(True)
+    else:
+        g.pointwise(M.RELU_FWD, g.batchnorm_inference(x, *operands)).set_output(True)
+    return g
+
+
+def reduction(dtype: str, mode: ReductionMode, dims: Dims) -> Graph:
+    """A reduction of [512, 4096] to ``dims``."""
+    g = _graph("reduction", dtype)
+    g.reduction(g.tensor("x", dim=(512, 4096)), mode=mode).set_dim(dims).set_output(True)
+    return g
+
+
+def softmax() -> Graph:
+    """Softmax of 512 rows of 4096, written out, f32."""
+    g = _graph("softmax", "f32")
+    x = g.tensor("x", dim=(512, 4096))
+    shifted = g.pointwise(M.SUB, x, g.reduction(x, mode=ReductionMode.MAX).set_dim((512, 1)))
+    powers = g.pointwise(M.EXP, shifted)
+    total = g.reduction(powers, mode=ReductionMode.ADD).set_dim((512, 1))
+    g.pointwise(M.DIV, powers, total).set_output(True)
+    return g
+
+
+def pointwise_chain() -> Graph:
+    """gelu(a * b + bias) + a of [8, 64, 56, 56], f16."""
+    g = _graph("chain", "f16")
+    a, b = (g.tensor(name, dim=(8, 64, 56, 56)) for name in "ab")
+    y = g.pointwise(M.GELU_FWD, _bias(g, g.pointwise(M.MUL, a, b), (1, 64, 1, 1)))
+    g.pointwise(M.ADD, y, a).set_output(True)
+    return g
+
+
+def pool() -> Graph:
+    """The maximum of 3x3 windows with stride 2, f16, channels last."""
+    g = _graph("pool", "f16")
+    x = g.tensor("x", dim=(8, 64, 112, 112), layout="NHWC")
+    g.resample_fwd(x, mode=ResampleMode.MAXPOOL, window=3, stride=2, padding=1)[0].set_output(True)
+    return g
+
+
+_IMAGE = (8, 64, 56, 56)
+
+_CONV_BIAS_RELU: dict[str, Callable[[], Graph]] = {
+    f"conv_bias_relu_{dtype}_{layout}": lambda dtype=dtype, layout=layout: conv(dtype, layout, _IMAGE, (64, 64, 3, 3))
+    for dtype in ("f16", "bf16", "f32")
+    for layout in _LAYOUTS
+}
+_OTHER_CONV: dict[str, Callable[[], Graph]] = {
+    "conv_1x1_f16_nchw": lambda: conv("f16", "nchw", _IMAGE, (256, 64, 1, 1)),
+    "conv_1x1_f16_nhwc": lambda: conv("f16", "nhwc", _IMAGE, (256, 64, 1, 1)),
+    "conv_7x7_stem_f16_nhwc": lambda: conv("f16", "nhwc", (8, 3, 224, 224), (64, 3, 7, 7), stride=2),
+    "conv_grouped_f16_nhwc": lambda: conv("f16", "nhwc", (8, 128, 56, 56), (128, 4, 3, 3)),
+    "conv_depthwise_f16_nhwc": lambda: conv("f16", "nhwc", (8, 96, 56, 56), (96, 1, 3, 3)),
+    **{
+        f"{direction}_f16_{layout}": lambda direction=direction, layout=layout: gradient(direction, layout)
+        for direction in ("dgrad", "wgrad")
+        for layout in _LAYOUTS
+    },
+}
+_MATMUL: dict[str, Callable[[], Graph]] = {
+    "matmul_f16": lambda: matmul("f16"),
+    "matmul_f16_bias_gelu": lambda: matmul("f16", epilogue=True),
+    "matmul_f16_transposed": lambda: matmul("f16", transposed=True),
+    "matmul_bf16": lambda: matmul("bf16"),
+    "matmul_bf16_bias_gelu": lambda: matmul("bf16", epilogue=True),
+    "matmul_bf16_transposed": lambda: matmul("bf16", transposed=True),
+    "matmul_f32": lambda: matmul("f32"),
+    "matmul_i8": lambda: matmul("i8"),
+}
+_ATTENTION: dict[str, Callable[[], Graph]] = {
+    name: build
+    for dtype in ("f16", "bf16")
+    for name, build in {
+        f"attention_{dtype}_bhsd": lambda dtype=dtype: attention(dtype),
+        f"attention_{dtype}_bshd": lambda dtype=dtype: attention(dtype, interleaved=True),
+        f"attention_{dtype}_causal": lambda dtype=dtype: attention(dtype, causal=True),
+        f"attention_{dtype}_bias": lambda dtype=dtype: attention(dtype, bias=True),
+    }.items()
+}
+_REST: dict[str, Callable[[], Graph]] = {
+    "layernorm_f16": lambda: trailing_norm("layernorm", "f16"),
+    "rmsnorm_bf16": lambda: trailing_norm("rmsnorm", "bf16"),
+    "batchnorm_inference_relu_f16_nhwc": lambda: batchnorm("f16", "nhwc", training=False),
+    "batchnorm_training_f32_nchw": lambda: batchnorm("f32", "nchw", training=True),
+    "reduction_rows_f32": lambda: reduction("f32", ReductionMode.ADD, (512, 1)),
+    "reduction_columns_f16": lambda: reduction("f16", ReductionMode.MAX, (1, 4096)),
+    "softmax_f32": softmax,
+    "pointwise_chain_f16": pointwise_chain,
+    "maxpool_f16_nhwc": pool,
+}
+
+GRAPHS: dict[str, Callable[[], Graph]] = {**_CONV_BIAS_RELU, **_OTHER_CONV, **_MATMUL, **_ATTENTION, **_REST}
+"""By name; each call builds the graph anew."""
+
+ONE_MATRIX_KERNEL = tuple(
+    name for name in (*_CONV_BIAS_RELU, *_MATMUL, *_ATTENTION) if "_f16" in name or "_bf16" in name
+)
+"""Those that must be one kernel of matrix instructions that spills nothing."""
