@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
@@ -10,7 +11,7 @@ from pathlib import Path
 __all__ = ["write_whole"]
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+def write_whole(path: str | os.PathLike[str], data: bytes | memoryview) -> None:
     """Put ``data`` in place of the file that ``path`` names, through links; what was there stays if that fails.
 
     A device or pipe (``/dev/stdout``) is written to: it must not be replaced by a file.
@@ -31,5 +32,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         with open(temporary, "xb") as file:
             file.write(data)
         os.replace(temporary, final)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # not the name that nobody knows
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()

@@ -71,7 +71,9 @@ def compile_graph(graph: Graph, targets: Sequence[Target], *, options: Options |
     from iree_bridge.artifact import compile_artifact
 
     if isinstance(targets, str | Target):
-        raise NotSupportedError("", "target", f"expected a list of targets, got {targets!r}; write [Target.parse(name)]")
+        raise NotSupportedError(
+            "", "target", f"expected a list of targets, got {targets!r}; write [Target.parse(name)]"
+        )
     for target in targets:
         support(graph, target).require()
     return compile_artifact(graph, targets, options)

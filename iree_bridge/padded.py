@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graph_api import DataType, TensorAttr
 from graph_api.layout import nested_extents
 from iree_bridge._mlir import ir
-from iree_bridge.types import value_tensor
+from iree_bridge.types import ELEMENT, builtin_tensor, value_tensor
 
 if TYPE_CHECKING:
     from iree_bridge.emitter import Emitter, Value
@@ -41,11 +41,25 @@ def scatter(e: Emitter, tensor: TensorAttr, value: Value, buffer: Any) -> Value:
     if tensor.data_type is DataType.BOOLEAN:
         value = e.cast(value, DataType.INT32)
     is_element = e.cast(spread(e.splat(1, inner, DataType.INT32)), DataType.BOOLEAN)
-    old = ir.Operation.create(
-        "torch.copy.to_vtensor", results=[e.type(value_tensor((length,), tensor.data_type))], operands=[buffer]
-    ).result
+    old = _content(e, tensor, buffer)
     new = e.cast(spread(value), tensor.data_type)
     return e.op("aten.where.self", (length,), tensor.data_type, is_element, new, old)
+
+
+def _content(e: Emitter, tensor: TensorAttr, buffer: Any) -> Any:
+    """What is in the flat ``buffer`` of an output before the run.
+
+    The compiler imports it with signed integers, which nothing after that understands; so they are read as plain bits.
+    """
+    dims, dtype = (tensor.physical.extent,), tensor.data_type
+    torch, plain = e.type(value_tensor(dims, dtype)), e.type(builtin_tensor(dims, dtype))
+    old = ir.Operation.create("torch.copy.to_vtensor", results=[torch], operands=[buffer]).result
+    if not dtype.is_integer:
+        return old
+    signed = e.type(f"tensor<{dims[0]}x{ELEMENT[dtype]}>")
+    found = ir.Operation.create("torch_c.to_builtin_tensor", results=[signed], operands=[old]).result
+    bits = ir.Operation.create("tensor.bitcast", results=[plain], operands=[found]).result
+    return ir.Operation.create("torch_c.from_builtin_tensor", results=[torch], operands=[bits]).result
 
 
 def _nest(tensor: TensorAttr) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -129,7 +129,8 @@ class _Worker:
             if unknown is not None:
                 raise WorkerError("start", f"the compiler has no flag {unknown[1]}", text) from None
             if any(sign in text for sign in _OUT_OF_MEMORY):
-                raise WorkerError("memory", f"the compile worker needs more than {_size(self.memory)}", text) from None
+                message = f"the compile worker did not start within {_size(self.memory)}"
+                raise WorkerError("memory", message, text) from None
             message = f"the compile worker did not start ({python}): {_last_line(text) or error}"
             raise WorkerError("start", message, text) from None
         _LOG.debug(
@@ -231,9 +232,7 @@ class WorkerPool:
     def _crash(self, worker: _Worker) -> WorkerError:
         text = worker.kill()
         if any(sign in text for sign in _OUT_OF_MEMORY):
-            return WorkerError(
-                "memory", f"the compiler needed more than {_size(worker.memory)} and was stopped", text
-            )
+            return WorkerError("memory", f"the compiler needed more than {_size(worker.memory)} and was stopped", text)
         return WorkerError("crash", f"the compiler crashed ({worker.describe_end()})", text)
 
     @contextlib.contextmanager

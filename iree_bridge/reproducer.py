@@ -113,7 +113,7 @@ def load(folder: Path) -> Reproducer:
             graph_json=graph_json,
             ir=ir,
             diagnostics=_read(folder / "diagnostics.txt") or "",
-            versions={str(name): str(version) for name, version in meta["versions"].items()},
+            versions={str(name): version and str(version) for name, version in meta["versions"].items()},
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
         raise FusilliError(f"{folder} is no reproducer folder, or is damaged: {error!r}") from error

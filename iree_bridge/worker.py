@@ -56,6 +56,13 @@ def main(arguments: Sequence[str]) -> None:
     sock = socket.socket(fileno=int(fd))
     hello, _ = _frames.receive(sock)
     scratch = Path(hello["scratch"])
+    try:
+        _serve(sock, hello, int(parent), scratch)
+    except _frames.PeerGoneError:
+        _leave(scratch)  # nobody else is there to remove it
+
+
+def _serve(sock: socket.socket, hello: Header, parent: int, scratch: Path) -> NoReturn:
     _limit_memory(hello["memory"])
     from iree_bridge import _compiler_api
 
@@ -63,7 +70,7 @@ def main(arguments: Sequence[str]) -> None:
     _frames.send(sock, {"op": "hello", "compiler": _compiler_api.version(), "python": sys.version})
     requests: queue.SimpleQueue[tuple[Header, bytes]] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sock, requests, scratch), daemon=True).start()
-    threading.Thread(target=_watch_parent, args=(int(parent), scratch), daemon=True).start()
+    threading.Thread(target=_watch_parent, args=(parent, scratch), daemon=True).start()
     server = _Server(scratch)
     while True:
         try:

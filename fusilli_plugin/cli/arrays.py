@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,28 @@ import click
 import numpy as np
 
 from graph_api import Graph, GraphError, TensorAttr
+from iree_bridge._files import write_whole
 
 __all__ = ["load_inputs", "save_outputs"]
 
 Array = np.ndarray[Any, Any]
 
+_MAX_NAME = 60_000  # bytes; ZIP counts them in 16 bits
+
 
 def load_inputs(graph: Graph, path: Path) -> dict[TensorAttr, Array]:
     """An array for each input of the graph, in its data type and strides.
 
-    Integers and floats of another width are converted within their kind, and stderr says so.
+    Integers and floats of another width are converted within their kind, and stderr says so; integers must fit.
 
     Raises:
         GraphError: no npz file, a missing or unknown tensor, another shape, or a dtype of another kind.
     """
-    found = {graph.find(name): array for name, array in _read(path)}
+    found: dict[TensorAttr, Array] = {}
+    for name, array in _read(path):
+        if graph.find(name) in found:
+            raise GraphError(f"{path}: '{name}' is in it twice")
+        found[graph.find(name)] = array
     inputs = graph.arguments().inputs
     missing = [tensor.name for tensor in inputs if tensor not in found]
     if missing:
@@ -39,13 +46,22 @@ def load_inputs(graph: Graph, path: Path) -> dict[TensorAttr, Array]:
 
 
 def save_outputs(outputs: Mapping[TensorAttr, Array], path: Path) -> None:
-    """Writes outputs by tensor name. Types that numpy lacks (bfloat16, 8-bit floats) are stored as raw items."""
+    """Writes outputs by tensor name. Types that numpy lacks (bfloat16, 8-bit floats) are stored as raw items.
+
+    Raises:
+        GraphError: the name of a tensor is none that the file can hold.
+        OSError: the file cannot be written; one that was there stays.
+    """
     # numpy.savez takes names as keyword arguments, and "file" is one of its own.
-    with zipfile.ZipFile(path, "w") as archive:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
         for tensor, array in outputs.items():
+            if "\0" in tensor.name or len(tensor.name.encode()) > _MAX_NAME:
+                raise GraphError(f"{path}: a file cannot have an array of the name {tensor.name[:80]!r}")
             stored = array if array.dtype.isbuiltin == 1 else array.view(np.dtype((np.void, array.itemsize)))
             with archive.open(f"{tensor.name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, stored, allow_pickle=False)
+    write_whole(path, file.getbuffer())
 
 
 def _read(path: Path) -> Iterator[tuple[str, Array]]:
@@ -53,8 +69,11 @@ def _read(path: Path) -> Iterator[tuple[str, Array]]:
         raise GraphError(f"{path}: a .npz file is needed, made by numpy.savez(path, name=array, ...)")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            yield from archive.items()
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            for name, array in archive.items():
+                if not isinstance(array, np.ndarray):
+                    raise ValueError(f"{name!r} is no array")
+                yield name, array
+    except Exception as error:  # a crafted file makes zipfile, zlib and numpy raise all kinds
         raise GraphError(f"{path}: not a readable .npz file without pickled objects: {error}") from error
 
 
@@ -74,5 +93,8 @@ def _fitted(tensor: TensorAttr, array: Array, path: Path) -> Array:
             raise GraphError(f"{path}: '{tensor.name}' has dtype {array.dtype}, the tensor's is {wanted}; use astype")
         click.echo(f"note: '{tensor.name}' is converted from {array.dtype} to {wanted}", err=True)
     fitted = tensor.empty()
-    fitted[...] = array.astype(wanted)
+    with np.errstate(over="ignore"):  # floats that are too large become infinite
+        fitted[...] = array.astype(wanted)
+    if tensor.data_type.is_integer and not np.array_equal(fitted, array):
+        raise GraphError(f"{path}: '{tensor.name}' has values that {wanted} cannot hold")
     return fitted

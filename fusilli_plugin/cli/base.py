@@ -27,6 +27,7 @@ __all__ = [
     "json_option",
     "print_json",
     "print_table",
+    "printable",
     "progress",
     "targets_option",
     "unique_options",
@@ -61,7 +62,10 @@ graph_argument = click.argument(
 def unique_options(_ctx: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
     """Splits comma-separated values and drops repeated ones, in order."""
     parts = (part.strip() for value in values for part in value.split(","))
-    return tuple(dict.fromkeys(part for part in parts if part))
+    names = tuple(dict.fromkeys(part for part in parts if part))
+    if values and not names:
+        raise click.BadParameter("it names nothing")
+    return names
 
 
 def targets_option(*, required: bool, help_text: str) -> Callable[[F], F]:
@@ -146,7 +150,12 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
-    return str(value)
+    return printable(str(value), keep="")
+
+
+def printable(text: str, *, keep: str = "\n\t") -> str:
+    """``text`` without what would steer the terminal: names of tensors and graphs may come from anybody."""
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 @dataclass
@@ -161,6 +170,6 @@ def progress() -> Iterator[Step]:
     """Progress on stderr: a live line on a terminal, plain lines elsewhere; stdout stays for results."""
     if sys.stderr.isatty():
         with Console(stderr=True, highlight=False, markup=False).status("starting") as status:
-            yield Step(status.update)
+            yield Step(lambda text: status.update(printable(text)))
     else:
-        yield Step(lambda text: click.echo(f"... {text}", err=True))
+        yield Step(lambda text: click.echo(f"... {printable(text)}", err=True))

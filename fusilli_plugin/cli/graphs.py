@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,7 @@ def parse_graph(data: bytes, source: str) -> Graph:
     Raises:
         GraphError: no known format, or a graph that breaks a rule.
     """
+    data = data.removeprefix(codecs.BOM_UTF8)  # some editors write one
     for _name, matches, read in _FORMATS:
         if matches(data):
             try:

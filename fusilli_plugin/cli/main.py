@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from fusilli_plugin import __version__
-from fusilli_plugin.cli.base import group, is_debug
+from fusilli_plugin.cli.base import group, is_debug, printable
 from graph_api import FusilliError
 
 __all__ = ["cli", "main"]
@@ -75,10 +75,11 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
-        except (FusilliError, OSError) as error:
+        except (FusilliError, OSError, MemoryError) as error:
             if is_debug(ctx):
                 traceback.print_exc()
-            raise _Failure(str(error)) from error
+            memory = "not enough memory: " if isinstance(error, MemoryError) else ""
+            raise _Failure(memory + printable(str(error))) from error
 
 
 def _start_logging() -> None:
@@ -106,6 +107,19 @@ def cli() -> None:
     _start_logging()
 
 
+def _open_standard_files() -> None:
+    """What the caller closed becomes /dev/null: no file that is opened later gets its number, nothing meets None."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def main() -> None:
     """Entry point of the ``fusilli`` command."""
+    _open_standard_files()
     cli.main(prog_name="fusilli")

@@ -35,7 +35,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--inputs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="npz file with an array for each input, by tensor name. Default: random inputs.")  # fmt: skip
 @click.option("--outputs", type=_FILE, help="npz file to write the outputs to, by tensor name.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random inputs.")
 @click.option("--check", is_flag=True, help="Compare every element with the float64 reference.")
 @json_option
 @click.pass_context

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from graph_api import Graph, NotSupportedError, Support, TensorAttr
+from graph_api import Graph, GraphError, NotSupportedError, Support, TensorAttr
 from graph_api.layout import nested_extents
 from iree_bridge.support import conv, custom_op, matmul, norm, pointwise, reduction, resample, sdpa  # noqa: F401 - they fill NODE_RULES
 from iree_bridge.support.rules import NODE_RULES, Decline
@@ -26,11 +26,11 @@ def support(graph: Graph, target: Target) -> Support:
         The answer; when it is no, with the node, the rule and the reason.
 
     Raises:
-        GraphError: the graph is not valid.
-        NotSupportedError: what is given is no graph, or no target.
+        GraphError: the graph is not valid, or is none.
+        NotSupportedError: the target is none.
     """
     if not isinstance(graph, Graph):
-        raise NotSupportedError("", "graph", f"expected a Graph, got {type(graph).__name__}")
+        raise GraphError(f"expected a Graph, got {type(graph).__name__}")
     if not isinstance(target, Target):
         raise NotSupportedError("", "target", f"expected a Target, got {target!r}; use Target.parse(name)")
     graph.validate()

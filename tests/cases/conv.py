@@ -159,12 +159,13 @@ def _mixed(direction: str, a: D, b: D) -> OpCase:
     return OpCase(f"mixed_{a.name.lower()}_{b.name.lower()}_{direction}", build)
 
 
-def _strided(direction: str, **strides: Dims) -> Graph:
+def _strided(direction: str, mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION, **strides: Dims) -> Graph:
     g = Graph(direction, io_data_type=D.FLOAT)
     shapes = {"x": (2, 3, 4, 5), "w": (6, 3, 3, 3), "y": (2, 6, 4, 5)}
     first, second, result = {"fprop": "xwy", "dgrad": "ywx", "wgrad": "yxw"}[direction]
     a, b = (g.tensor(name, dim=shapes[name], stride=strides.get(name)) for name in (first, second))
-    out = getattr(g, f"conv_{direction}")(a, b, padding=1).set_output(True).set_dim(shapes[result])
+    out = getattr(g, f"conv_{direction}")(a, b, padding=1, convolution_mode=mode)
+    out.set_output(True).set_dim(shapes[result])
     if result in strides:
         out.set_stride(strides[result])
     return g
@@ -188,6 +189,8 @@ def _layouts() -> list[OpCase]:
         for name, strides in kinds.items()
         for direction in _DIRECTIONS
     ]
+    gaps = {"x": (256, 64, 16, 2), "w": (72, 24, 8, 2), "y": (512, 64, 16, 2)}
+    cases += [OpCase(f"layout_mirrored_{d}", lambda d=d: _strided(d, _MIRRORED, **gaps)) for d in _DIRECTIONS]
     repeated = {"fprop": {"x": (60, 0, 5, 1)}, "dgrad": {"y": (0, 20, 5, 1)}, "wgrad": {"y": (0, 0, 0, 0)}}
     return [*cases, *(OpCase(f"layout_stride_0_{d}", lambda d=d: _strided(d, **repeated[d])) for d in _DIRECTIONS)]
 

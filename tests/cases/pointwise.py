@@ -137,10 +137,21 @@ def _identity(source: DataType, target: DataType, *, transposed: bool = False) -
     return OpCase(f"identity_{source.name.lower()}_to_{target.name.lower()}{suffix}", build, fast=transposed)
 
 
+def _padded(dtype: DataType) -> OpCase:
+    def build() -> Graph:
+        g = Graph("padded", io_data_type=dtype)
+        x = g.tensor("x", dim=(2, 3, 4), stride=(1, 24, 3))
+        g.pointwise(M.IDENTITY, x).set_output(True).set_stride((32, 10, 2))
+        return g
+
+    return OpCase(f"padded_{dtype.name.lower()}", build, fast=dtype is DataType.INT32, note="the gaps are kept")
+
+
 def _identity_cases() -> list[OpCase]:
     kinds = [dtype for dtype in DataType if not dtype.name.startswith("FP8")]
     casts = [_identity(source, target) for source in kinds for target in kinds]
-    return [*casts, _identity(DataType.FLOAT, DataType.HALF, transposed=True)]
+    padded = [_padded(dtype) for dtype in kinds]
+    return [*casts, *padded, _identity(DataType.FLOAT, DataType.HALF, transposed=True)]
 
 
 CASES = [*_mode_cases(), *_layout_cases(), *_identity_cases()]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,32 @@ def test_bad_packs(pack: Any, message: str) -> None:
     g.pointwise(M.ADD, g.tensor("a", dim=(2,)), g.tensor("b", dim=(2,))).set_output()
     with pytest.raises(GraphError, match=message):
         g.reference(pack)
+
+
+@pytest.mark.parametrize("pack", [None, [1, 2], "a"])
+def test_a_pack_that_is_no_mapping(pack: Any) -> None:
+    g = graph()
+    g.pointwise(M.RELU_FWD, g.tensor("a", dim=(2,))).set_output()
+    for call in (g.reference, g.with_dims):
+        with pytest.raises(GraphError, match="expected {tensor: value}, got"):
+            call(pack)
+
+
+@pytest.mark.parametrize("rank", [-1, 1.5, None, "2"])
+def test_a_bad_rank_of_a_scalar(rank: Any) -> None:
+    with pytest.raises(GraphError, match="scalar '2.0': rank must be an integer from 0 on"):
+        graph().scalar(2.0, rank=rank)
+
+
+def test_the_time_to_validate_grows_with_the_graph_and_not_with_its_square() -> None:
+    g = graph()
+    x = g.tensor("x", dim=(2,))
+    for _ in range(3000):
+        x = g.pointwise(M.RELU_FWD, x)
+    x.set_output()
+    start = time.process_time()
+    g.validate()
+    assert time.process_time() - start < 8  # it took about 14 s when each step looked at all nodes that were left
 
 
 def _x(g: Graph, name: str = "x", *, dim: tuple[int, ...] = (2, 3), **more: Any) -> TensorAttr:

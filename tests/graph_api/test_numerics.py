@@ -306,3 +306,11 @@ def test_the_smallest_numbers_are_ml_dtypes() -> None:
     small = np.array([1e-30], ml_dtypes.bfloat16)
     (found,) = check(g, {"a": small, "b": small}, {y: np.zeros(1, ml_dtypes.bfloat16)})
     assert found.ok
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1", None])
+def test_a_bad_seed(seed: Any) -> None:
+    g = Graph(io_data_type=DataType.FLOAT)
+    g.pointwise(PointwiseMode.RELU_FWD, g.tensor("x", dim=(2,))).set_output()
+    with pytest.raises(GraphError, match="a seed is an integer from 0 on"):
+        g.random_inputs(seed)

@@ -55,6 +55,7 @@ def test_setters_chain() -> None:
         ({"dims": (2, 0)}, "tensor 't': dims (2, 0) must be at least 1 each"),
         ({"dims": (2, -1)}, "tensor 't': dims (2, -1) must be at least 1 each"),
         ({"dims": (2**32, 2**32)}, "must be at least 1 each and hold fewer than 2^63 elements"),
+        ({"dims": (2, 10**5000)}, "dims of tensor 't' must be far smaller; one has 16610 bits"),
         ({"dims": (1,) * 33}, "tensor 't': 33 dims, there may be 32 at most"),
         ({"dims": 5}, "dims of tensor 't' must be a sequence of integers, got 5"),
         ({"dims": "23"}, "dims of tensor 't' must be a sequence of integers, got '23'"),

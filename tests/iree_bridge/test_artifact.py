@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import hashlib
 import io
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +92,27 @@ def _manifest(**changes: object) -> Callable[[dict[str, bytes]], None]:
     return change
 
 
+def _changed(edit: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, bytes]], None]:
+    def change(members: dict[str, bytes]) -> None:
+        manifest = json.loads(members["manifest.json"])
+        edit(manifest)
+        members["manifest.json"] = json.dumps(manifest).encode()
+
+    return change
+
+
+def _resized(header: bytes) -> Callable[[dict[str, bytes]], None]:
+    """A crafted array in the test vector, with the right checksum."""
+
+    def change(members: dict[str, bytes]) -> None:
+        name = next(name for name in members if name.endswith(".indices.npy"))
+        data = members[name] = b"\x93NUMPY\x01\x00v\x00" + header.ljust(117) + b"\n"
+        entry = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        _changed(lambda manifest: manifest["members"].update({name: entry}))(members)
+
+    return change
+
+
 def _drop(name: str) -> Callable[[dict[str, bytes]], None]:
     def change(members: dict[str, bytes]) -> None:
         del members[name]
@@ -116,9 +141,16 @@ def _replace(name: str, data: bytes) -> Callable[[dict[str, bytes]], None]:
         (_manifest(arguments=[]), "argument table"),
         (_manifest(targets={}), "no code"),
         (_manifest(targets={"cpu": {"target": {"backend": "rocm", "arch": "gfx942"}}}), "is for"),
-        (_manifest(targets={"--flag": {"target": {"backend": "rocm", "arch": "--flag"}}}), "is for"),
+        (_manifest(targets={"--flag": {"target": {"backend": "rocm", "arch": "--flag"}}}), "is no target"),
         (_manifest(vector={"rule": vectors.RULE, "seed": "x", "outputs": []}), "damaged"),
         (_manifest(members=5), "damaged"),
+        (_manifest(made_by=[]), "damaged"),
+        (_manifest(targets=[]), "damaged"),
+        (_manifest(vector={"rule": vectors.RULE, "seed": float("inf"), "outputs": []}), "damaged"),
+        (_replace("manifest.json", b"[" * 100_000), "damaged"),
+        (_changed(lambda manifest: manifest["targets"]["cpu"].update(seconds=float("nan"))), "took nan seconds"),
+        (_resized(b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}"), "damaged"),
+        (_resized(b"(((((("), "damaged"),
     ],
 )
 def test_a_changed_file_is_refused(saved: Path, change: Callable[[dict[str, bytes]], None], message: str) -> None:
@@ -165,6 +197,35 @@ def test_a_cut_file_is_refused(saved: Path, size: int) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="cannot be read"):
         Artifact.load(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("path", ["", "a\0b"])
+def test_a_path_that_is_none(path: str, made: Artifact) -> None:
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        Artifact.load(path)
+    with pytest.raises((OSError, ValueError)):
+        made.save(path)
+
+
+def test_a_pipe_is_written_and_not_read(made: Artifact, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ArtifactError, match="is no file"):
+        Artifact.load(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
+    made.save(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+    assert os.read(reader, 1 << 20) == made.to_bytes()
+    os.close(reader)
+
+
+def test_saving_goes_through_a_link_and_takes_long_names(made: Artifact, tmp_path: Path) -> None:
+    name = "x" * 255
+    (tmp_path / "link").symlink_to(name)
+    for _ in range(2):
+        made.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / name).read_bytes() == made.to_bytes()
 
 
 def test_code_for_a_target(made: Artifact, options: Options) -> None:

@@ -162,6 +162,29 @@ def test_a_linked_folder_below_the_root_is_not_followed(root: Path, filled: Cach
     assert Cache(root).code(CODE) is None
 
 
+@pytest.mark.parametrize("part", ["v1", "v1/code", f"v1/code/{CODE[:2]}", "v1/locks"])
+def test_nothing_is_removed_through_a_link(root: Path, filled: Cache, tmp_path: Path, part: str) -> None:
+    other = tmp_path / "other"
+    for name in (f"{CODE[:2]}/file", f"code/{CODE[:2]}/file", "file", "x.lock", ".x.tmp"):
+        (other / name).parent.mkdir(parents=True, exist_ok=True)
+        (other / name).write_text("of somebody else")
+        os.utime(other / name, (0, 0))
+    before = sorted(other.rglob("*"))
+    shutil.rmtree(root / part, ignore_errors=True)
+    (root / part).symlink_to(other)
+    cache = Cache(root, limit=1)
+    cache.clear()
+    cache.store(CODE, Code(VMFB, {}))
+    assert sorted(other.rglob("*")) == before
+
+
+def test_a_folder_that_others_can_write_is_not_cleared(root: Path, filled: Cache) -> None:
+    root.chmod(0o777)
+    with pytest.raises(UntrustedCacheError):
+        Cache(root).clear()
+    assert code_file(root).exists()
+
+
 def test_a_readonly_cache_is_read_and_never_written(root: Path, filled: Cache, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     cache = Cache(tmp_path / "own", readonly=[root])

@@ -18,6 +18,7 @@ from iree_bridge import compiler, reproducer
 from iree_bridge.compiler import CompiledCode, EmittedIr, Recipe
 from iree_bridge.inspect import inspect_graph, inspect_mlir
 from iree_bridge.options import CompileMode, Options
+from iree_bridge.reproducer import Reproducer
 from iree_bridge.target import Target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -370,6 +371,61 @@ def test_replay(options: Options) -> None:
     assert mended.vmfb
     assert not mended.from_cache
     assert not (options.cache_dir / "v1").exists() or not list((options.cache_dir / "v1" / "code").rglob("*.bin"))
+
+
+def _failure() -> Reproducer:
+    return Reproducer(name="n", target=FAST, flags=FAST.flags(), global_flags=(), graph_json=None, ir="nonsense",
+                      diagnostics="", versions={"emitter": None})  # fmt: skip
+
+
+def test_only_reproducers_are_pruned(tmp_path: Path) -> None:
+    for name in ("a", "20260101-000000-notes"):
+        (tmp_path / "failures" / name).mkdir(parents=True)
+    saved = [reproducer.save(tmp_path / "failures", _failure(), keep=1) for _ in range(2)]
+    names = sorted(path.name for path in (tmp_path / "failures").iterdir())
+    assert len(names) == 3
+    assert {"a", "20260101-000000-notes"} < set(names)
+    assert None not in saved
+
+
+def test_reproducers_do_not_go_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "failures").symlink_to(tmp_path / "other")
+    assert reproducer.save(tmp_path / "failures", _failure(), keep=1) is None
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_a_first_reproducer_makes_the_cache_folder_private(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        reproducer.save(tmp_path / "deep" / "cache" / "failures", _failure(), keep=1)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "deep" / "cache").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("module.mlir", None),
+        ("flags.txt", None),
+        ("versions.json", '{"name": "x", "target": {"backend": "q", "arch": 5}, "versions": {}}'),
+        ("versions.json", '{"name": "x", "target": {"backend": "rocm", "arch": "gfx942"}, "versions": []}'),
+        ("versions.json", "[" * 100_000),
+        ("module.mlir", "\udcff"),
+        ("module.mlir", "a pipe"),
+    ],
+)
+def test_a_damaged_reproducer(tmp_path: Path, file: str, text: str | None) -> None:
+    folder = reproducer.save(tmp_path / "failures", _failure(), keep=1)
+    assert folder is not None
+    (folder / file).unlink()
+    if text == "a pipe":
+        os.mkfifo(folder / file)
+    elif text is not None:
+        (folder / file).write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(FusilliError, match="is no reproducer folder, or is damaged"):
+        reproducer.load(folder)
 
 
 @pytest.mark.parametrize("damage", ["missing", "file", "empty", "json", "writable"])

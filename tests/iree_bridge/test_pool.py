@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -103,6 +105,7 @@ _PRELUDE = f"""
 import os, resource, signal, sys, time
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 from pathlib import Path
+from typing import NoReturn
 from iree_bridge.options import Options
 from iree_bridge.pool import WorkerPool
 workers = WorkerPool(Options(cache_dir=Path("/nonexistent"), workers=1))
@@ -180,9 +183,9 @@ def test_a_memory_limit_ends_the_compile(tmp_path: Path) -> None:
 def test_a_worker_that_cannot_start_within_its_memory_says_so(tmp_path: Path) -> None:
     tiny = WorkerPool(Options(cache_dir=tmp_path, workers=1, memory=16 << 20))
     for _ in range(2):
-        with pytest.raises(WorkerError, match="did not start") as caught:
+        with pytest.raises(WorkerError, match="did not start within 16 MiB") as caught:
             tiny.request(LOWER, ADD, timeout=60)
-        assert caught.value.kind == "start"
+        assert caught.value.kind == "memory"
 
 
 def test_a_worker_killed_while_idle_is_replaced(workers: WorkerPool) -> None:
@@ -262,6 +265,38 @@ def test_a_global_flag_that_the_compiler_lacks(workers: WorkerPool) -> None:
     with pytest.raises(WorkerError, match="the compiler has no flag --iree-nonsense"):
         ask(workers, global_flags=("--iree-nonsense",))
     ask(workers)
+
+
+@pytest.mark.parametrize("missing", ["folder", "descriptors"])
+def test_a_worker_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    if missing == "folder":
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    else:
+        monkeypatch.setattr("socket.socketpair", refuse)
+    with pytest.raises(WorkerError, match="set TMPDIR" if missing == "folder" else "Too many open files") as caught:
+        WorkerPool(Options(cache_dir=tmp_path)).request(LOWER, ADD, timeout=60)
+    assert caught.value.kind == "start"
+
+
+def test_a_worker_whose_parent_ends_during_its_start_leaves_no_folder(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    worker = subprocess.Popen(
+        [sys.executable, "-I", str(ROOT / "iree_bridge" / "worker.py"), str(theirs.fileno()), str(os.getpid())],
+        pass_fds=(theirs.fileno(),),
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    theirs.close()
+    hello = {"op": "hello", "scratch": str(scratch), "memory": 8 << 30, "idle": 60, "global_flags": []}
+    _frames.send(ours, hello)
+    ours.close()
+    worker.wait(60)
+    assert not scratch.exists()
 
 
 @pytest.mark.parametrize("end", ["return", "os._exit(0)", "os.kill(os.getpid(), 9)", "os.abort()"])

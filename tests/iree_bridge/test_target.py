@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from graph_api import NotSupportedError
-from iree_bridge import compiler
+from graph_api import DataType, Graph, GraphError, NotSupportedError, PointwiseMode
+from iree_bridge import compile_graph, compiler, support
 from iree_bridge.cpu import host_arch, host_features, missing_features
 from iree_bridge.target import Target, known_targets
 
@@ -113,3 +115,33 @@ def test_the_compiler_knows_every_target(name: str) -> None:
     target = Target.parse(name)
     ir = _lowered(name)
     assert (f'"{target.chip}"' if target.chip != "host" else 'cpu = "') in ir
+
+
+@pytest.mark.parametrize("name", [None, 5, b"cpu", ["cpu"]])
+def test_a_name_that_is_no_text(name: Any) -> None:
+    with pytest.raises(NotSupportedError, match="a target is named by a string"):
+        Target.parse(name)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"backend": "q", "arch": "x"}, {"backend": "rocm", "arch": 5}, {"backend": "rocm", "arch": "--flag"}, {}, None,
+     {"backend": [], "arch": "x"}, {"backend": "rocm", "arch": "gfx942", "features": []}],
+)  # fmt: skip
+def test_fields_of_no_target(fields: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        Target.restored(fields)
+
+
+def test_what_is_no_target_or_no_graph_is_refused() -> None:
+    graph = Graph(io_data_type=DataType.FLOAT)
+    graph.pointwise(PointwiseMode.RELU_FWD, graph.tensor("x", dim=(2,))).set_output()
+    wrong: Any = "gfx942"
+    several: tuple[Any, ...] = (wrong, Target.parse(wrong), [wrong])
+    for targets in several:
+        with pytest.raises(NotSupportedError, match=r"Target.parse\(name\)"):
+            compile_graph(graph, targets)
+    with pytest.raises(NotSupportedError, match="expected a Target, got 'gfx942'"):
+        support(graph, wrong)
+    with pytest.raises(GraphError, match="expected a Graph, got str"):
+        support(wrong, Target.parse(wrong))

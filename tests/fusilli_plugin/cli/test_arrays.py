@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import ml_dtypes
@@ -59,6 +60,62 @@ def test_floats_are_converted_and_it_is_said(tmp_path: Path, capsys: pytest.Capt
     assert array.dtype == ml_dtypes.bfloat16
     assert float(array[0, 0]) == 1.0  # halfway to the next bfloat16, 1.0078125: rounds to even
     assert "'x' is converted from float64 to bfloat16" in capsys.readouterr().err
+
+
+def test_floats_that_are_too_large_become_infinite_without_a_warning(tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.full((2, 3), 1e300))
+    (array,) = load_inputs(identity(DataType.FLOAT), tmp_path / "in.npz").values()
+    assert np.isposinf(array).all()
+
+
+@pytest.mark.parametrize(("value", "fits"), [(127, True), (-128, True), (128, False), (300, False)])
+def test_integers_are_converted_if_they_fit(value: int, fits: bool, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.full((2, 3), value))
+    if fits:
+        (array,) = load_inputs(identity(DataType.INT8), tmp_path / "in.npz").values()
+        assert (array == value).all()
+    else:
+        with pytest.raises(GraphError, match="'x' has values that int8 cannot hold"):
+            load_inputs(identity(DataType.INT8), tmp_path / "in.npz")
+
+
+HUGE = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (9000000000000,)}".ljust(117)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([("a", b"text")], "'a' is no array"),
+        ([("a.npy", HUGE + b"\n")], "not a readable .npz file"),
+        ([("a.npy", b"\x93NUMPY\x01\x00v\x00" + b"((((".ljust(117) + b"\n")], "not a readable .npz file"),
+    ],
+)
+def test_crafted_files_are_refused(
+    members: list[tuple[str, bytes]], message: str, add_graph: Graph, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(tmp_path / "in.npz", "w") as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    with pytest.raises(GraphError, match=message):
+        load_inputs(add_graph, tmp_path / "in.npz")
+
+
+def test_an_array_that_is_in_the_file_twice_is_refused(add_graph: Graph, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", a=ONES, b=ONES)
+    with zipfile.ZipFile(tmp_path / "in.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("a.npy", archive.read("b.npy"))
+    with pytest.raises(GraphError, match="'a' is in it twice"):
+        load_inputs(add_graph, tmp_path / "in.npz")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 70_000])
+def test_a_name_that_no_file_can_hold_leaves_the_old_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "out.npz").write_text("old")
+    (x,) = identity(DataType.FLOAT, name).arguments().inputs
+    with pytest.raises(GraphError, match="cannot have an array of the name"):
+        save_outputs({x: x.empty()}, tmp_path / "out.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
+    assert (tmp_path / "out.npz").read_text() == "old"
 
 
 @pytest.mark.parametrize(

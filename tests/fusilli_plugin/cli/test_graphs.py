@@ -19,6 +19,11 @@ def test_white_space_before_json_does_not_matter(add_graph: Graph) -> None:
     assert parse_graph(data, "f").to_json() == add_graph.to_json()
 
 
+def test_a_byte_order_mark_does_not_matter(add_graph: Graph) -> None:
+    data = b"\xef\xbb\xbf" + add_graph.to_json().encode()
+    assert parse_graph(data, "f").to_json() == add_graph.to_json()
+
+
 def test_standard_input_is_a_dash(add_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(add_graph.to_json().encode())))
     assert load_graph(Path("-")).name == "add_relu"

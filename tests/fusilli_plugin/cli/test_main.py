@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from fusilli_plugin import __version__
 from fusilli_plugin.cli import cli
 
+CODE = "from fusilli_plugin.cli import main; main()"
 COMMANDS = ["demo", "compile", "run", "inspect", "doctor", "cache", "replay"]
 
 
@@ -101,6 +102,23 @@ def test_a_closed_pipe_ends_quietly() -> None:
     os.close(write)
     assert done.returncode == 141
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+def test_a_closed_standard_file_is_no_error(descriptor: int) -> None:
+    code = f"import os, sys; os.close({descriptor}); os.execv(sys.executable, [sys.executable, '-c', *sys.argv[1:]])"
+    args = ["run", "-", "--device", "cpu"] if descriptor == 0 else ["cache", "stats"]
+    done = subprocess.run([sys.executable, "-c", code, CODE, *args], capture_output=True, text=True, timeout=60)
+    assert done.returncode == (2 if descriptor == 0 else 0)
+    assert "Traceback" not in done.stderr
+    assert ("standard input: this is no graph" in done.stderr) == (descriptor == 0)
+
+
+def test_a_target_list_that_names_nothing_is_a_usage_error(fusilli: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_text("{}")
+    result = fusilli("inspect", tmp_path / "g.json", "--target", " , ")
+    assert result.exit_code == 2
+    assert "it names nothing" in result.stderr
 
 
 def test_an_interrupt_ends_quietly() -> None:

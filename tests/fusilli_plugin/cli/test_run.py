@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from graph_api import Graph, TensorAttr
+from graph_api import DataType, Graph, PointwiseMode, TensorAttr
 
 Fusilli = Callable[..., Result]
 A = np.array([[1, -2, 3], [4, -5, 6]], np.float32)
@@ -91,4 +92,46 @@ def test_an_output_that_cannot_be_written_is_a_user_error(
     monkeypatch.setattr("fusilli_plugin.cli.run.build", fake_build)
     result = fusilli("run", add_file, "--device", "cpu", "--outputs", tmp_path / "nowhere" / "out.npz")
     assert result.exit_code == 2
-    assert "nowhere" in result.stderr
+    assert str(tmp_path / "nowhere" / "out.npz") in result.stderr
+
+
+def test_an_output_on_a_full_disk_leaves_the_old_file(
+    fusilli: Fusilli, add_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "out.npz").write_text("old")
+    monkeypatch.setattr("fusilli_plugin.cli.run.build", fake_build)
+    monkeypatch.setattr("os.replace", refuse)
+    result = fusilli("run", add_file, "--device", "cpu", "--outputs", tmp_path / "out.npz")
+    assert result.exit_code == 2
+    assert "No space left" in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".json") == ["out.npz"]
+    assert (tmp_path / "out.npz").read_text() == "old"
+
+
+def test_a_graph_that_no_memory_can_hold_is_a_user_error(fusilli: Fusilli, tmp_path: Path) -> None:
+    g = Graph("huge", io_data_type=DataType.FLOAT)
+    g.pointwise(PointwiseMode.RELU_FWD, g.tensor("x", dim=(2**30, 2**29))).set_output()
+    (tmp_path / "huge.json").write_text(g.to_json())
+    result = fusilli("run", tmp_path / "huge.json", "--device", "cpu")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: not enough memory: Unable to allocate")
+
+
+def test_a_negative_seed_is_a_usage_error(fusilli: Fusilli, add_file: Path) -> None:
+    result = fusilli("run", add_file, "--device", "cpu", "--seed", "-1")
+    assert result.exit_code == 2
+    assert "-1 is not in the range x>=0" in result.stderr
+
+
+def test_names_do_not_steer_the_terminal(fusilli: Fusilli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusilli_plugin.cli.run.build", fake_build)
+    g = Graph("g\x1b[31m", io_data_type=DataType.FLOAT)
+    g.pointwise(PointwiseMode.RELU_FWD, g.tensor("x", dim=(2,))).set_output().set_name("y\x1b[2J\n\u202eä")
+    (tmp_path / "g.json").write_text(g.to_json())
+    result = fusilli("run", tmp_path / "g.json", "--device", "cpu")
+    assert r"y\x1b[2J\n\u202eä" in result.stdout
+    assert r"building 'g\x1b[31m'" in result.stderr
+    assert "\x1b" not in result.output
