@@ -57,9 +57,10 @@ _GPU_FLAGS: Final = (
     # By default the compiler quietly computes f64 in f32 while the buffers stay f64, which gives garbage.
     "--iree-input-demote-f64-to-f32=false",
 )
-# Padding becomes a part of the convolution's kernel. On AMD chips this makes two kernels one. On CUDA devices, where results
-# can be checked, images of one row and some pools came out wrong with it, so development there does without. The flag
-# --iree-flow-enable-pad-handling is left out everywhere: it changed no AMD kernel and made more results wrong on CUDA.
+# Padding becomes a part of the convolution's kernel. On AMD chips this makes two kernels one. On CUDA devices, where
+# results can be checked, images of one row and some pools came out wrong with it, so development there does without.
+# --iree-flow-enable-pad-handling is left out everywhere: it changed no AMD kernel seen and made more results wrong on
+# CUDA.
 _AMD_FLAGS: Final = ("--iree-dispatch-creation-enable-fuse-padding-into-linalg-consumer-ops",)
 _CPU_FLAGS: Final = (
     "--iree-opt-level=O3",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from graph_api import Graph
 from iree_bridge.target import Target
@@ -25,6 +26,16 @@ class Variant:
     global_flags: tuple[str, ...] = ()
 
 
+_VECTOR: Final = 4
+
+
 def choose(graph: Graph, target: Target) -> Variant:
-    """The variant of ``graph`` on ``target``."""
+    """The variant of ``graph`` on ``target``.
+
+    AMD: loads of ragged tiles go through buffer instructions, on whose lowering the compiler crashed (convolutions and
+    products with odd sizes) or hung (a long layer norm over 3 rows). Graphs with sizes that vectors do not divide do
+    without these instructions.
+    """
+    if target.backend == "rocm" and any(dim > 1 and dim % _VECTOR for t in graph.tensors for dim in t.dims):
+        return Variant("ragged", ("--iree-rocdl-enable-buffer-instructions=false",))
     return Variant("plain")

@@ -159,7 +159,7 @@ def _mixed(direction: str, a: D, b: D) -> OpCase:
     return OpCase(f"mixed_{a.name.lower()}_{b.name.lower()}_{direction}", build)
 
 
-def _strided(direction: str, mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION, **strides: Dims) -> Graph:
+def _strided(direction: str, mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION, /, **strides: Dims) -> Graph:
     g = Graph(direction, io_data_type=D.FLOAT)
     shapes = {"x": (2, 3, 4, 5), "w": (6, 3, 3, 3), "y": (2, 6, 4, 5)}
     first, second, result = {"fprop": "xwy", "dgrad": "ywx", "wgrad": "yxw"}[direction]

@@ -134,17 +134,26 @@ def _identity(source: DataType, target: DataType, *, transposed: bool = False) -
         return g
 
     suffix = "_transposed" if transposed else ""
-    return OpCase(f"identity_{source.name.lower()}_to_{target.name.lower()}{suffix}", build, fast=transposed)
+    name = f"identity_{source.name.lower()}_to_{target.name.lower()}{suffix}"
+    # What a negative number becomes as an unsigned one is nowhere defined.
+    return OpCase(name, build, _not_negative if target is DataType.UINT8 else None, fast=transposed)
+
+
+def _not_negative(graph: Graph) -> Pack:
+    pack = graph.random_inputs()
+    for array in pack.values():
+        array[...] = np.abs(array)
+    return pack
 
 
 def _padded(dtype: DataType) -> OpCase:
     def build() -> Graph:
         g = Graph("padded", io_data_type=dtype)
         x = g.tensor("x", dim=(2, 3, 4), stride=(1, 24, 3))
-        g.pointwise(M.IDENTITY, x).set_output(True).set_stride((32, 10, 2))
+        g.pointwise(M.IDENTITY, x).set_output(True).set_stride((30, 10, 2))
         return g
 
-    return OpCase(f"padded_{dtype.name.lower()}", build, fast=dtype is DataType.INT32, note="the gaps are kept")
+    return OpCase(f"padded_{dtype.name.lower()}", build, fast=dtype is DataType.INT32)
 
 
 def _identity_cases() -> list[OpCase]:

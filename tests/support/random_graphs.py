@@ -351,7 +351,9 @@ def graphs(draw: st.DrawFn, max_nodes: int = MAX_NODES) -> Graph:
     rank = d.pick(_RANKS)
     dims = (*d.dims(min(rank, 2)), *d.dims(max(rank - 2, 0), 6 if rank == 5 else 9))
     d.values.append(d.input("x", dims))
-    for _ in range(d.number(1, max_nodes)):
+    for count in range(max_nodes):
+        if count and d.number(0, 3) == 0:  # asked before each node, so that shrinking can take single nodes out
+            break
         x = d.pick(d.values[:-3:-1])
         suiting = [op for op in _OPERATIONS if op.low <= len(x.dims) <= op.high and d.real >= op.real]
         tries = (d.pick(suiting).add(d, x) for _ in range(3))

@@ -48,6 +48,14 @@ def test_inference_takes_no_root_of_inv_variance() -> None:
 
 
 @pytest.mark.mlir
+@pytest.mark.parametrize(("count", "barriers"), [(768, 0), (1000, 1)])
+def test_a_gpu_computes_the_mean_of_odd_rows_on_its_own(count: int, barriers: int) -> None:
+    graph = trailing_graph("layernorm", (4, count), 1).validate()
+    assert emit_module(graph, GFX).ir.count("util.optimization_barrier") == barriers
+    assert "util.optimization_barrier" not in emit_module(graph, Target.parse("cpu")).ir
+
+
+@pytest.mark.mlir
 def test_rms_squares_are_of_f32() -> None:
     check_ir(
         text(trailing_graph("rmsnorm", (4, 8), 1, D.HALF, D.HALF)),
@@ -96,3 +104,22 @@ def test_one_dispatch(name: str, dtype: DataType) -> None:
 def test_a_single_row_of_several_dims_compiles(op: str) -> None:
     """All of x is reduced then, which fails as one operation: "failed to distribute"."""
     assert inspect_graph(trailing_graph(op, (1, 64, 28, 28), 3).validate(), GFX).spills == 0
+
+
+@pytest.mark.mlir
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "graph",
+    [
+        trailing_graph("layernorm", (64, 1000), 1, D.HALF),
+        trailing_graph("layernorm", (3, 5000), 1, D.HALF),
+        batchnorm_graph("batchnorm", (4, 3, 8, 6), D.HALF),
+    ],
+    ids=["1000", "5000", "batchnorm"],
+)
+def test_odd_sizes_do_not_explode(graph: Graph) -> None:
+    """In one kernel with the variance, a mean over rows that fill no waves takes minutes to compile, and spills."""
+    found = inspect_graph(graph.validate(), GFX)
+    assert found.spills == 0
+    assert found.dispatches == 2
+    assert max(kernel.vgprs for kernel in found.kernels) <= 128
