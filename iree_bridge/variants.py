@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from graph_api import Graph
+from graph_api import Graph, TensorAttr
 from iree_bridge.target import Target
 
 __all__ = ["Variant", "choose"]
@@ -32,10 +32,15 @@ _VECTOR: Final = 4
 def choose(graph: Graph, target: Target) -> Variant:
     """The variant of ``graph`` on ``target``.
 
-    AMD: loads of ragged tiles go through buffer instructions, on whose lowering the compiler crashed (convolutions and
-    products with odd sizes) or hung (a long layer norm over 3 rows). Graphs with sizes that vectors do not divide do
-    without these instructions.
+    AMD: loads of ragged tiles go through buffer instructions, on whose lowering the compiler crashed for a product with
+    rows of 7. Graphs with such rows do without these instructions.
     """
-    if target.backend == "rocm" and any(dim > 1 and dim % _VECTOR for t in graph.tensors for dim in t.dims):
+    if target.backend == "rocm" and any(_is_ragged(t) for node in graph.nodes for t in node.outputs.values()):
         return Variant("ragged", ("--iree-rocdl-enable-buffer-instructions=false",))
     return Variant("plain")
+
+
+def _is_ragged(tensor: TensorAttr) -> bool:
+    """Whether vectors do not divide the rows of a tensor as it is stored."""
+    row = tensor.dims[tensor.physical.order[-1]] if tensor.dims else 1
+    return row > 1 and row % _VECTOR != 0

@@ -116,8 +116,8 @@ _GRAPHS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "transposed_b": (_PLAIN, {"strides": (None, (1, 128), None), "epilogue": bias_then((1, 256), M.RELU_FWD)}),
     "transposed_a": (_PLAIN, {"strides": ((1, 256), None, None)}),
     "transposed_c": (_PLAIN, {"strides": (None, None, (1, 256))}),
-    "gqa": (((2, 16, 128, 64), (2, 4, 64, 128)), {}),
-    "gqa_of_a": (((2, 4, 128, 64), (2, 16, 64, 128)), {}),
+    "gqa": (((4, 16, 128, 64), (4, 4, 64, 128)), {}),
+    "gqa_of_a": (((4, 4, 128, 64), (4, 16, 64, 128)), {}),
 }
 _MATRIX = {D.HALF: "x16_f16", D.BFLOAT16: "x16_bf16", D.FLOAT: "x4_f32"}
 
