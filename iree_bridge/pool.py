@@ -35,6 +35,8 @@ _STDERR_NAME: Final = "stderr.txt"
 _START_TIMEOUT: Final = 60.0  # seconds
 _STOP_TIMEOUT: Final = 5.0  # seconds
 _STDERR_LIMIT: Final = 256 << 10  # bytes
+# What Python and the bindings take; with less, a start fails in ways that do not always name memory.
+_START_MEMORY: Final = 110 << 20  # bytes
 _OUT_OF_MEMORY: Final = (
     "out of memory",
     "bad_alloc",
@@ -128,7 +130,7 @@ class _Worker:
             unknown = _UNKNOWN_FLAG.search(text)
             if unknown is not None:
                 raise WorkerError("start", f"the compiler has no flag {unknown[1]}", text) from None
-            if any(sign in text for sign in _OUT_OF_MEMORY):
+            if self.memory < _START_MEMORY or any(sign in text for sign in _OUT_OF_MEMORY):
                 message = f"the compile worker did not start within {_size(self.memory)}"
                 raise WorkerError("memory", message, text) from None
             message = f"the compile worker did not start ({python}): {_last_line(text) or error}"

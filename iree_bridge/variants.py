@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from graph_api import Graph, TensorAttr
+from graph_api import Graph
 from iree_bridge.target import Target
 
 __all__ = ["Variant", "choose"]
@@ -27,20 +27,23 @@ class Variant:
 
 
 _VECTOR: Final = 4
+_PRODUCTS: Final = {"matmul", "conv_fprop", "conv_dgrad", "conv_wgrad", "pointwise"}
 
 
 def choose(graph: Graph, target: Target) -> Variant:
     """The variant of ``graph`` on ``target``.
 
     AMD: loads of ragged tiles go through buffer instructions, on whose lowering the compiler crashed for a product with
-    rows of 7. Graphs with such rows do without these instructions.
+    rows of 7. Products and convolutions with such rows do without these instructions. Reductions and norms keep them:
+    without them the compiler aborts on some of odd size in f16 ("Cannot select").
     """
-    if target.backend == "rocm" and any(_is_ragged(t) for node in graph.nodes for t in node.outputs.values()):
+    if target.backend == "rocm" and {node.op for node in graph.nodes} <= _PRODUCTS and _has_ragged_rows(graph):
         return Variant("ragged", ("--iree-rocdl-enable-buffer-instructions=false",))
     return Variant("plain")
 
 
-def _is_ragged(tensor: TensorAttr) -> bool:
-    """Whether vectors do not divide the rows of a tensor as it is stored."""
-    row = tensor.dims[tensor.physical.order[-1]] if tensor.dims else 1
-    return row > 1 and row % _VECTOR != 0
+def _has_ragged_rows(graph: Graph) -> bool:
+    """Whether a product of the graph writes rows, as they are stored, that vectors do not divide."""
+    tensors = [tensor for node in graph.nodes if node.op != "pointwise" for tensor in node.outputs.values()]
+    rows = [tensor.dims[tensor.physical.order[-1]] for tensor in tensors if tensor.dims]
+    return any(row > 1 and row % _VECTOR for row in rows)

@@ -93,11 +93,9 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType) -> Value:
 def _rearrange(e: Emitter, value: Value, split: Sequence[int], order: Sequence[int], dims: Sequence[int]) -> Value:
     """``value`` viewed with dims ``split``, these put in ``order``, the result viewed with dims ``dims``.
 
-    Where only dims of 1 would move it is a view, which costs nothing.
+    The first view only splits dims and the last only merges them: that costs nothing, doing both at once is a copy.
     """
     kept = [axis for axis, size in enumerate(split) if size > 1]
-    moved = [axis for axis in order if split[axis] > 1]
-    if moved != kept:
-        value = e.reshape(value, [split[axis] for axis in kept])
-        value = e.permute(value, [kept.index(axis) for axis in moved])
+    value = e.reshape(value, [split[axis] for axis in kept])
+    value = e.permute(value, [kept.index(axis) for axis in order if split[axis] > 1])
     return e.reshape(value, dims)

@@ -122,6 +122,7 @@ def _layout_cases() -> list[OpCase]:
         _case("stride_0_mul", M.MUL, (4, 8, 3), (1, 8, 3), stride=(0, 3, 1)),
         _case("out_permuted", M.MIN, (4, 8, 3), (4, 1, 3), out_stride=(1, 12, 4)),
         _case("f16_to_f32", M.ADD, (4, 100), (4, 1), D.HALF, D.FLOAT),
+        _case("channels_odd_f16", M.ADD, (4, 3, 5, 5), (1, 3, 1, 1), D.HALF, D.FLOAT),
         _case("f32_to_bf16", M.ADD, (4, 100), (4, 1), D.FLOAT, D.BFLOAT16),
         _case("u8_to_f32", M.AVG, (4, 100), (4, 1), D.UINT8, D.FLOAT, compute_data_type=D.FLOAT),
         _case("deterministic", M.ADD, (4, 1000), (4, 1), is_deterministic=True),
