@@ -83,11 +83,19 @@ class EmittedIr:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How IR is compiled: target, session flags, flags that are global to the compiler's process."""
+    """How IR is compiled.
+
+    Attributes:
+        target: what for.
+        flags: of the compiler's session.
+        global_flags: of the compiler's process.
+        spare_flags: session flags of a second attempt, made if the compiler crashes with the first; None: no attempt.
+    """
 
     target: Target
     flags: tuple[str, ...]
     global_flags: tuple[str, ...] = ()
+    spare_flags: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +198,7 @@ def inspect_ir(ir: EmittedIr, recipe: Recipe, options: Options, *, name: str = "
     Raises:
         CompileError: the compiler failed.
     """
-    return _request_compile(ir, _Job(name, recipe, options), inspect=True).header
+    return _request_compile(ir, _Job(name, recipe, options), inspect=True)[0].header
 
 
 def lower(text: str, target: Target, phase: str, options: Options | None = None) -> str:
@@ -201,7 +209,7 @@ def lower(text: str, target: Target, phase: str, options: Options | None = None)
     """
     options = options or Options.from_env()
     recipe = Recipe(target, (*target.flags(), *options.extra_flags))
-    reply = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
+    reply, _ = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
     return reply.payload.decode("utf-8", "replace")
 
 
@@ -236,13 +244,18 @@ def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
     recipe = Recipe(failed.target, failed.flags, failed.global_flags)
     job = _Job(failed.name, recipe, options, failed.graph_json)
     ir = _emit(job) if failed.ir is None else EmittedIr(failed.ir, failed.ir)
-    return _code(_request_compile(ir, job), recipe, _code_key(ir, recipe))
+    return _code(*_request_compile(ir, job), _code_key(ir, recipe))
 
 
 def recipe_for(graph: Graph, target: Target, options: Options) -> Recipe:
     """The flags that ``graph`` is compiled with on ``target``."""
     variant = choose(graph, target)
-    return Recipe(target, (*target.flags(), *variant.flags, *options.extra_flags), variant.global_flags)
+
+    def flags(own: tuple[str, ...]) -> tuple[str, ...]:
+        return (*target.flags(), *own, *options.extra_flags)
+
+    spare = None if variant.spare_flags is None else flags(variant.spare_flags)
+    return Recipe(target, flags(variant.flags), variant.global_flags, spare)
 
 
 def cache_for(options: Options) -> Cache:
@@ -295,12 +308,11 @@ def _load(store: Cache, code_key: str, recipe: Recipe) -> CompiledCode | None:
     code = store.code(code_key)
     if code is None:
         return None
-    flags = (*recipe.flags, *recipe.global_flags)
-    dispatches, seconds = code.facts.get("dispatches"), code.facts.get("seconds")
+    flags, dispatches, seconds = (code.facts.get(name) for name in ("flags", "dispatches", "seconds"))
     return CompiledCode(
         vmfb=code.vmfb,
         target=recipe.target,
-        flags=flags,
+        flags=tuple(map(str, flags)) if isinstance(flags, list) else (*recipe.flags, *recipe.global_flags),
         key=code_key,
         from_cache=True,
         dispatches=dispatches if isinstance(dispatches, int) else None,
@@ -352,7 +364,7 @@ def _compile_ir(
             found = look()
             if found is not None:
                 return found
-            code = _code(_request_compile(ir, job), recipe, key)
+            code = _code(*_request_compile(ir, job), key)
             facts = {"dispatches": code.dispatches, "seconds": code.seconds, "target": str(code.target)}
             store.store(key, Code(code.vmfb, facts | {"flags": code.flags, "name": job.name}), graph_key=graph_key)
             return code
@@ -369,8 +381,32 @@ def _code(reply: Reply, recipe: Recipe, key: str) -> CompiledCode:
     return CompiledCode(reply.payload, recipe.target, flags, key, False, header["dispatches"], header["seconds"])
 
 
-def _request_compile(ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: str | None = None) -> Reply:
-    """Have ``ir`` compiled; raises CompileError, with the messages of the located IR, if that fails."""
+class _CompilerCrashError(CompileError):
+    """The compiler did not refuse its input, it crashed."""
+
+
+def _request_compile(
+    ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: str | None = None
+) -> tuple[Reply, Recipe]:
+    """Have ``ir`` compiled; the reply, and the recipe that it took.
+
+    Raises:
+        CompileError: that failed; with the messages of the located IR.
+    """
+    recipe = job.recipe
+    try:
+        return _request_once(ir, job, inspect=inspect, phase=phase), recipe
+    except _CompilerCrashError as crash:
+        if recipe.spare_flags is None:
+            raise
+        own = [flag for flag in recipe.flags if flag not in recipe.spare_flags]
+        other = [flag for flag in recipe.spare_flags if flag not in recipe.flags]
+        _LOG.warning("%s\ncompiling again without %s and with %s", crash, own or "any flag", other or "no other")
+        spare = replace(recipe, flags=recipe.spare_flags, spare_flags=None)
+        return _request_once(ir, replace(job, recipe=spare), inspect=inspect, phase=phase), spare
+
+
+def _request_once(ir: EmittedIr, job: _Job, *, inspect: bool, phase: str | None) -> Reply:
     _LOG.info("compiling '%s' for %s", job.name, job.recipe.target)
     header = {"op": "compile", "inspect": inspect, "phase": phase}
     reply = _ask_compile(job, header, ir.ir, ir)
@@ -413,7 +449,8 @@ def _ask(
         workers = pool(job.options)
         return workers.request(header, payload, timeout=job.options.timeout, global_flags=global_flags)
     except WorkerError as failure:
-        _report(job, str(failure), [], failure.stderr, ir)
+        kind = _CompilerCrashError if failure.kind == "crash" else CompileError
+        _report(job, str(failure), [], failure.stderr, ir, kind)
 
 
 def _fail(job: _Job, problem: str, reply: Reply, ir: EmittedIr | None) -> NoReturn:
@@ -422,9 +459,14 @@ def _fail(job: _Job, problem: str, reply: Reply, ir: EmittedIr | None) -> NoRetu
 
 
 def _report(
-    job: _Job, problem: str, diagnostics: Sequence[tuple[str, str]], stderr: str, ir: EmittedIr | None
+    job: _Job,
+    problem: str,
+    diagnostics: Sequence[tuple[str, str]],
+    stderr: str,
+    ir: EmittedIr | None,
+    kind: type[CompileError] = CompileError,
 ) -> NoReturn:
-    """Save a reproducer and raise the CompileError that names it."""
+    """Save a reproducer and raise the error that names it."""
     recipe = job.recipe
     text = "".join(f"{severity}: {message}\n" for severity, message in diagnostics)
     folder = reproducer.save(
@@ -446,7 +488,7 @@ def _report(
     lines += _telling(diagnostics, stderr)[: _MESSAGE_LINES - 2]
     if folder is not None:
         lines.append(f"reproducer: {folder}")
-    raise CompileError("\n".join(lines), folder)
+    raise kind("\n".join(lines), folder)
 
 
 def _telling(diagnostics: Sequence[tuple[str, str]], stderr: str) -> list[str]:

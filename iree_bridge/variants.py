@@ -19,13 +19,16 @@ class Variant:
         name: stable name, part of the cache key.
         flags: compiler flags of this graph, in addition to the target's.
         global_flags: flags that are global to a compiler process; a worker process serves one set of them.
+        spare_flags: in the place of ``flags`` if the compiler crashes with these; None: there is no second way.
     """
 
     name: str
     flags: tuple[str, ...] = ()
     global_flags: tuple[str, ...] = ()
+    spare_flags: tuple[str, ...] | None = None
 
 
+_UNBUFFERED: Final = ("--iree-rocdl-enable-buffer-instructions=false",)
 _VECTOR: Final = 4
 _PRODUCTS: Final = {"matmul", "conv_fprop", "conv_dgrad", "conv_wgrad", "pointwise"}
 
@@ -35,11 +38,14 @@ def choose(graph: Graph, target: Target) -> Variant:
 
     AMD: loads of ragged tiles go through buffer instructions, on whose lowering the compiler crashed for a product with
     rows of 7. Products and convolutions with such rows do without these instructions. Reductions and norms keep them:
-    without them the compiler aborts on some of odd size in f16 ("Cannot select").
+    without them the compiler aborts on some of odd size in f16 ("Cannot select"). Which graphs crash it either way is
+    not known exactly (some small f32 convolutions do), so the other way is the spare of each.
     """
-    if target.backend == "rocm" and {node.op for node in graph.nodes} <= _PRODUCTS and _has_ragged_rows(graph):
-        return Variant("ragged", ("--iree-rocdl-enable-buffer-instructions=false",))
-    return Variant("plain")
+    if target.backend != "rocm":
+        return Variant("plain")
+    if {node.op for node in graph.nodes} <= _PRODUCTS and _has_ragged_rows(graph):
+        return Variant("ragged", _UNBUFFERED, spare_flags=())
+    return Variant("plain", spare_flags=_UNBUFFERED)
 
 
 def _has_ragged_rows(graph: Graph) -> bool:

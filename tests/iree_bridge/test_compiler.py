@@ -20,6 +20,7 @@ from iree_bridge.inspect import inspect_graph, inspect_mlir
 from iree_bridge.options import CompileMode, Options
 from iree_bridge.reproducer import Reproducer
 from iree_bridge.target import Target
+from iree_bridge.variants import Variant
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Target.parse("cpu")
@@ -455,6 +456,31 @@ def test_a_crash_is_an_error_and_the_next_compile_works(options: Options) -> Non
     assert caught.value.reproducer is not None
     assert (caught.value.reproducer / "module.mlir").read_text() == CRASH
     assert compiler.compile_mlir(ADD, CPU, options).vmfb
+
+
+def test_after_a_crash_the_spare_flags_are_tried(
+    options: Options, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # What makes AMD code crash may change with each compiler: here a first set of flags that ends any compiler.
+    crashing = "--iree-llvmcpu-target-cpu-features=-"
+    original = compiler._ask
+
+    def ask(job: Any, header: Any, payload: bytes, **more: Any) -> Any:
+        if crashing in header.get("flags", ()):
+            payload = CRASH.encode()
+            header = header | {"flags": [flag for flag in header["flags"] if flag != crashing]}
+        return original(job, header, payload, **more)
+
+    monkeypatch.setattr(compiler, "_ask", ask)
+    variant = Variant("risky", (crashing,), spare_flags=("--iree-opt-level=O1",))
+    monkeypatch.setattr(compiler, "choose", lambda graph, target: variant)
+    code = compiler.compile_code(relu(), CPU, options)
+    assert code.flags == (*CPU.flags(), "--iree-opt-level=O1")
+    assert "crashed" in caplog.text
+    assert f"without ['{crashing}'] and with ['--iree-opt-level=O1']" in caplog.text
+    again = compiler.compile_code(relu(), CPU, options)
+    assert again.from_cache
+    assert (again.vmfb, again.flags) == (code.vmfb, code.flags)
 
 
 def test_a_timeout_is_an_error_and_the_next_compile_works(options: Options) -> None:
