@@ -25,6 +25,7 @@ __all__ = [
     "group",
     "is_debug",
     "json_option",
+    "json_text",
     "print_json",
     "print_table",
     "printable",
@@ -112,9 +113,14 @@ def _help(function: Callable[..., Any]) -> str:
     return (inspect.getdoc(function) or "").replace("\\b\n", "\b\n")
 
 
+def json_text(document: object) -> str:
+    """One JSON document; floats that JSON lacks become strings."""
+    return json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False)
+
+
 def print_json(document: object) -> None:
     """Prints one JSON document on stdout; floats that JSON lacks become strings."""
-    click.echo(json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False))
+    click.echo(json_text(document))
 
 
 def _finite(value: Any) -> Any:

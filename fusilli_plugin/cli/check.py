@@ -11,13 +11,14 @@ from fusilli_plugin.checks.fusion_cases import fusion_cases
 from fusilli_plugin.cli.base import (
     command,
     device_option,
-    json_option,
+    json_text,
     print_json,
     print_table,
     progress,
     targets_option,
 )
 from iree_bridge import Device, Options, Target
+from iree_bridge._files import write_whole
 
 __all__ = ["check"]
 
@@ -30,7 +31,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @targets_option(required=False, help_text="Also compile each case for these targets and count its dispatches.")
 @click.option("--filter", "pattern", default="", help="Only cases whose id contains this text.")
 @click.option("--junit", "junit_file", type=_FILE, help="Write the results as JUnit XML.")
-@json_option
+@click.option(
+    "--json", "json_file", type=_FILE, is_flag=False, flag_value="-", help="Write them as JSON; without F, print it."
+)
 @click.pass_context
 def check(
     ctx: click.Context,
@@ -39,7 +42,7 @@ def check(
     targets: tuple[str, ...],
     pattern: str,
     junit_file: Path | None,
-    as_json: bool,
+    json_file: Path | None,
 ) -> None:
     r"""Check fusion on a device: fused graphs, their nodes one by one, and float64 must agree.
 
@@ -49,7 +52,7 @@ def check(
     \b
     Examples:
       fusilli check --suite fusion --device cpu
-      fusilli check --device hip --target gfx942 --junit fusion.xml
+      fusilli check --device hip --target gfx942 --json fusion.json --junit fusion.xml
       fusilli check --device cpu --filter conv_bias_relu/nhwc --json
     """
     options = Options.from_env()
@@ -58,18 +61,29 @@ def check(
     cases = [case for case in fusion_cases() if pattern in case.id]
     if not cases:
         raise click.UsageError(f"no case of suite {suite} has {pattern!r} in its id")
+    _require_folders(json_file, junit_file)
     results: list[FusionResult] = []
     with progress() as step:
         for index, case in enumerate(cases):
             step.say(f"{index + 1}/{len(cases)} {case.id}")
             results.append(run_case(case, place, wanted, options))
+    document = {"suite": suite, "device": str(place), "cases": [result.to_json() for result in results]}
     if junit_file:
-        junit_file.write_text(junit(results, f"fusilli.{suite}.{place}"))
-    if as_json:
-        print_json({"suite": suite, "device": str(place), "cases": [result.to_json() for result in results]})
+        write_whole(junit_file, junit(results, f"fusilli.{suite}.{place}").encode())
+    if json_file and str(json_file) != "-":
+        write_whole(json_file, json_text(document).encode())
+    if json_file and str(json_file) == "-":
+        print_json(document)
     else:
         _print(results, [str(place.target), *map(str, wanted)])
     ctx.exit(1 if any(result.status in ("wrong", "failed") for result in results) else 0)
+
+
+def _require_folders(*files: Path | None) -> None:
+    """Refuse now what could not be written after minutes of work."""
+    for file in files:
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"{file}: there is no folder {file.absolute().parent}")
 
 
 def _print(results: list[FusionResult], targets: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from xml.etree import ElementTree
 
@@ -94,13 +95,20 @@ def test_junit_counts_and_names() -> None:
 
 @pytest.mark.iree_cpu
 def test_command(tmp_path: Any) -> None:
-    file = tmp_path / "out.xml"
-    arguments = ["check", "--device", "cpu", "--filter", "matmul_bias_gelu/row/f32/coded", "--junit", str(file)]
+    file, document = tmp_path / "out.xml", tmp_path / "out.json"
+    arguments = ["check", "--device", "cpu", "--filter", "matmul_bias_gelu/row/f32/coded"]
+    arguments += ["--junit", str(file), "--json", str(document)]
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.output
     assert "1 right, 0 wrong, 0 failed, 0 declined" in done.output
     assert ElementTree.parse(file).getroot().get("tests") == "1"
+    (case,) = json.loads(document.read_text())["cases"]
+    assert case["status"] == "right"
+    printed = CliRunner().invoke(cli, [*arguments[:5], "--json"])
+    assert json.loads(printed.stdout)["cases"] == [case]
     assert CliRunner().invoke(cli, ["check", "--device", "cpu", "--filter", "no such"]).exit_code == 2
+    nowhere = CliRunner().invoke(cli, ["check", "--device", "cpu", "--json", str(tmp_path / "no" / "f.json")])
+    assert "there is no folder" in nowhere.stderr
 
 
 def test_a_graph_taken_apart_computes_the_same() -> None:
