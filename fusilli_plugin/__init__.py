@@ -1,8 +1,26 @@
 """Fusilli for users: the command line, the checks it runs, and the adapters that other frameworks load."""
 
-__all__ = ["__version__", "plugin_dir"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fusilli_plugin.ort_ep.register import ep_devices, ep_report, library_path, register_ep, unregister_ep
+
+__all__ = ["__version__", "ep_devices", "ep_report", "library_path", "plugin_dir", "register_ep", "unregister_ep"]
 
 __version__ = "0.1.0"
+
+_OF_ORT = frozenset({"ep_devices", "ep_report", "library_path", "register_ep", "unregister_ep"})
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the functions for ONNX Runtime when they are first asked for."""
+    if name not in _OF_ORT:
+        raise AttributeError(f"module 'fusilli_plugin' has no attribute {name!r}")
+    from fusilli_plugin.ort_ep import register
+
+    return getattr(register, name)
 
 
 def plugin_dir() -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import threading
 from typing import Any, Final, Generic, TypeVar
 
 from fusilli_plugin.errors import BadParamError, QuarantinedError
 from graph_api import CompileError, ExecutionError, GraphError, NotSupportedError
 from hipdnn_backend.errors import EngineError, WireError
 from hipdnn_backend.plugin_abi import Status
+from iree_bridge._locks import fork_safe_lock
 
 __all__ = ["STATUS_OF", "Buffers", "HandleTable", "error_text", "status_of"]
 
@@ -94,7 +94,7 @@ class Buffers:
     """Bytes that the host may read until it hands their address back."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._kept: dict[int, ctypes.Array[Any]] = {}
 
     def keep(self, data: bytes) -> tuple[int, int]:

@@ -22,10 +22,11 @@ from hipdnn_backend.engine import Override, engine_id
 from hipdnn_backend.plugin_abi import Severity, Status
 from hipdnn_backend.wire import decode_engine_config, encode_engine_details
 from iree_bridge import Device, Options
+from iree_bridge._locks import fork_safe_lock
 
 __all__ = ["ABI", "Plugin", "attach"]
 
-ABI: Final = 1
+ABI: Final = 2
 """Number of the shim's struct, FUSILLI_ABI in shim/shim.h."""
 _INTERRUPTED: Final = 0x100  # FUSILLI_INTERRUPTED there
 
@@ -39,11 +40,13 @@ _LEVELS: Final = {
     Severity.FATAL: logging.CRITICAL,
     Severity.OFF: logging.CRITICAL + 1,
 }
+_CPU: Final[Place] = (0, None)
+_MAX_PLACES: Final = 1024
 _PAIR: Final = 16  # bytes of a uid and an address
 _MAX_GRAPH: Final = 8 << 20  # bytes; what the wire reader takes at most
 _MAX_RANK: Final = 64
 
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _attached: list[Any] = []  # links and callbacks, which C refers to for ever
 
 
@@ -81,11 +84,11 @@ def _fill(link: Any, plugin: Plugin) -> list[Any]:
         name: getattr(plugin, name)
         for name in (
             "supports", "details", "free_bytes", "workspace_size", "create_context", "destroy_context",
-            "context_workspace_size", "execute_overridden", "serialize", "restore", "destroy_handle",
+            "context_workspace_size", "execute_overridden", "serialize", "restore", "destroy_handle", "attach_ort",
         )
     }  # fmt: skip
     functions = {name: plugin.guard(function) for name, function in guarded.items()}
-    functions |= {"execute": plugin.execute, "set_log_severity": _set_log_severity}
+    functions |= {"execute": plugin.executor(), "set_log_severity": _set_log_severity}
     make: Any = ffi.callback
     types = {name: field.type for name, field in ffi.typeof("fusilli_link").fields}
     for name, function in functions.items():
@@ -167,12 +170,13 @@ class Plugin:
         self._link = link
         self._options = options
         self._device = Device.parse(options.device)
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._engines: dict[int, FusilliEngine] = {}
         self._contexts: HandleTable[_Context] = HandleTable()
         self._plans = self._contexts.objects
         self._buffers = Buffers()
         self._places: dict[int, set[Place]] = {}
+        self._place_of: dict[tuple[int, int, int], Place] = {}
         self._is_gpu = self._device.is_gpu
 
     def guard(self, function: Callable[..., None]) -> Callable[..., int]:
@@ -240,18 +244,35 @@ class Plugin:
         """Bytes."""
         out[0] = self._contexts.get(context).plan.workspace_size
 
-    def execute(
-        self, serial: int, device: int, stream: int, context: int, workspace: int, buffers: Any, count: int
-    ) -> int:
-        """Enqueues a plan. This is the path that is taken millions of times; it does its own error handling."""
-        try:
-            place = self._place(serial, device, stream) if self._is_gpu else (0, None)
-            self._plans[context].plan.launch(ffi.buffer(buffers, count * _PAIR)[:], workspace, place)
-        except BaseException as error:
-            if isinstance(error, KeyError) and context not in self._plans:
-                error = BadParamError(f"the execution context {context:#x} does not exist or was destroyed")
-            return self.failed(error)
-        return 0
+    def executor(self) -> Callable[..., int]:
+        """The function that enqueues a plan.
+
+        It is called millions of times, so it does its own error handling, and what it uses are cells.
+        """
+        plans, unpack, known = self._plans, ffi.unpack, self._place_of if self._is_gpu else None
+
+        def execute(
+            serial: int, device: int, stream: int, context: int, workspace: int, buffers: Any, count: int
+        ) -> int:
+            try:
+                if known is None:
+                    place = _CPU
+                else:
+                    place = known.get((serial, device, stream)) or self._place(serial, device, stream)
+                plan = plans[context].plan
+                raw: Any = unpack(buffers, count * _PAIR)
+                call = plan.calls.get((raw, workspace, place))
+                if call is None:
+                    plan.launch(raw, workspace, place)
+                else:
+                    call()
+            except BaseException as error:
+                if isinstance(error, KeyError) and context not in plans:
+                    error = BadParamError(f"the execution context {context:#x} does not exist or was destroyed")
+                return self.failed(error)
+            return 0
+
+        return execute
 
     def execute_overridden(
         self, serial: int, device: int, stream: int, context: int, workspace: int, buffers: Any, count: int,
@@ -281,12 +302,20 @@ class Plugin:
         """Drops devices and code that only this handle's streams used; each open HIP device pins 128 MiB."""
         with self._lock:
             gone = self._places.pop(serial, set())
+            for key in [key for key in list(self._place_of) if key[0] == serial]:
+                self._place_of.pop(key, None)
             gone -= {place for places in self._places.values() for place in places}
         for place in gone:
             for context in list(self._plans.values()):
                 context.plan.forget(place)
             index, stream = place
             replace(self._device, index=index, stream=stream).close()
+
+    def attach_ort(self, table: int) -> None:
+        """Fills the table of the library's other half, which ONNX Runtime calls."""
+        from fusilli_plugin.ort_ep.attach import attach
+
+        attach(table)
 
     # ---- helpers
 
@@ -318,6 +347,10 @@ class Plugin:
         if known is None or place not in known:
             with self._lock:
                 self._places.setdefault(serial, set()).add(place)
+        if device >= 0 or self._device.kind != "hip":  # else the current device decides each time
+            if len(self._place_of) >= _MAX_PLACES:
+                self._place_of.clear()
+            self._place_of[serial, device, stream] = place
         return place
 
     def _add(self, engine: FusilliEngine, plan: FusilliPlan, serial: int, stream: int) -> int:

@@ -1,7 +1,8 @@
-"""Builds the shim, the shared library that hipDNN loads: for wheels (``setup.py``) and, on demand, for source trees.
+"""Builds the shim, the shared library that hipDNN and ONNX Runtime load: for wheels and, on demand, for source trees.
 
 Needs nothing but a C compiler. ``python -m fusilli_plugin.build`` builds the library into this package;
-with ``--link`` it also makes ``fusilli_plugin/_link.py`` anew, which a change of ``shim/link.h`` calls for.
+with ``--link`` it also makes ``fusilli_plugin/_link.py`` anew, which a change of ``shim/link.h`` or ``shim/ort_link.h``
+calls for.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["LIBRARY", "BuildError", "compile_shim", "link_module", "link_text"]
+__all__ = ["LIBRARY", "BuildError", "c_compiler", "compile_shim", "link_module", "link_text"]
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _SHIM: Final = _PACKAGE / "shim"
-SOURCES: Final = ("python.c", "hipdnn.c")
-HEADERS: Final = ("shim.h", "link.h")
+SOURCES: Final = ("python.c", "hipdnn.c", "ort.c")
+HEADERS: Final = ("shim.h", "link.h", "ort_link.h")
 LIBRARY: Final = _PACKAGE / "lib" / "libfusilli_plugin.so"
 """Where the library lies: alone in its folder, because hipDNN loads every library of a folder that it is given."""
 
@@ -40,7 +41,7 @@ def compile_shim(output: Path = LIBRARY) -> Path:
     Raises:
         BuildError: there is no C compiler, or it fails.
     """
-    compiler = _compiler()
+    compiler = c_compiler()
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
     command = [
@@ -69,8 +70,8 @@ def is_current(library: Path = LIBRARY) -> bool:
 
 
 def link_text() -> str:
-    """The declarations of ``shim/link.h``, in the form that cffi reads."""
-    text = (_SHIM / "link.h").read_text(encoding="utf-8")
+    """The declarations of ``shim/link.h`` and ``shim/ort_link.h``, in the form that cffi reads."""
+    text = "".join((_SHIM / name).read_text(encoding="utf-8") for name in ("link.h", "ort_link.h"))
     return re.sub(r"//[^\n]*", "", text)
 
 
@@ -93,7 +94,12 @@ def link_module() -> str:
     )
 
 
-def _compiler() -> list[str]:
+def c_compiler() -> list[str]:
+    """The command of a C compiler.
+
+    Raises:
+        BuildError: there is none.
+    """
     named = shlex.split(os.environ.get("CC", ""))
     for words in (named, ["cc"], ["gcc"], ["clang"]):
         if words and shutil.which(words[0]):

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 from fusilli_plugin import claim, quarantine
+from fusilli_plugin.envelope import seal, unseal
 from fusilli_plugin.errors import BadParamError
 from fusilli_plugin.importers import Reading, import_graph
 from fusilli_plugin.knobs import Settings, knobs_for, settings_of
@@ -27,6 +28,7 @@ from hipdnn_backend.errors import EngineError, WireError
 from hipdnn_backend.plugin_abi import Status
 from hipdnn_backend.wire import BehaviorNote, EngineConfig, EngineDetails, decode_graph
 from iree_bridge import Device, Executable, Options, Target, support, versions
+from iree_bridge._locks import fork_safe_lock
 from iree_bridge.compiler import CompiledCode, compile_code
 from iree_bridge.cpu import host_arch
 from iree_bridge.options import CompileMode
@@ -47,7 +49,7 @@ class _Memo(Generic[K, V]):
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._kept: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K, make: Callable[[], V]) -> V:
@@ -96,7 +98,7 @@ class Built:
     workspace_size: int
     options: Options
     is_variant: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=fork_safe_lock)
     _loaded: weakref.WeakValueDictionary[Device, Executable] = field(default_factory=weakref.WeakValueDictionary)
 
     def executable(self, device: Device) -> Executable:
@@ -132,7 +134,7 @@ class Built:
         return Executable(arguments, self.code.vmfb, device, flops=flops)
 
     def to_bytes(self) -> bytes:
-        """An artifact of one target, without what only a recompile needs."""
+        """A sealed artifact of one target, without what only a recompile needs."""
         from iree_bridge.artifact import Artifact, TargetCode
 
         code = TargetCode(
@@ -149,7 +151,7 @@ class Built:
             seconds=self.code.seconds,
         )
         made_by = {"plan": "1", "emitter": versions.emitter_version(), "knobs": shlex.join(self.settings.flags)}
-        return Artifact(self.graph, {str(self.target): code}, None, "a plan has none", made_by).to_bytes()
+        return seal(Artifact(self.graph, {str(self.target): code}, None, "a plan has none", made_by).to_bytes())
 
 
 class FusilliEngine:
@@ -160,12 +162,16 @@ class FusilliEngine:
         options: how to compile, what to claim.
     """
 
-    def __init__(self, device: str | Device | None = None, *, options: Options | None = None) -> None:
+    def __init__(
+        self, device: str | Device | None = None, *, options: Options | None = None, target: Target | None = None
+    ) -> None:
         """Opens nothing.
 
         Args:
             device: e.g. ``cpu``, ``hip:1``; default: ``options.device``.
             options: default: ``Options.from_env()``.
+            target: what to compile for; default: the device, which has to be there then. Plans for another target
+                can be serialized and not executed.
 
         Raises:
             FusilliError: the device or an option means nothing.
@@ -173,6 +179,7 @@ class FusilliEngine:
         self.options = options or Options.from_env()
         chosen = self.options.device if device is None else device
         self.device = chosen if isinstance(chosen, Device) else Device.parse(chosen)
+        self._target = target
         self._reading = Reading.of(self.options)
         self._claim = claim.parse(self.options.claim)
         self._id = engine_id(self.options.engine_name)
@@ -197,7 +204,29 @@ class FusilliEngine:
             ExecutionError: the device is not there.
             NotSupportedError: the compiler does not know it.
         """
-        return self.device.target
+        return self._target or self.device.target
+
+    # ---- hipdnn_backend.engine.PortableEngine
+
+    def for_device(self, device: str) -> FusilliEngine:
+        """The engine on another device. It claims all that it can compile: the caller has chosen it.
+
+        Raises:
+            EngineError: the name means nothing.
+        """
+        with as_engine_error("for_device"):
+            return FusilliEngine(device, options=replace(self.options, claim="all"))
+
+    def for_target(self, target: str) -> FusilliEngine:
+        """The engine for a target that need not be in this machine. It claims all that it can compile.
+
+        Raises:
+            EngineError: the compiler does not know the target.
+        """
+        with as_engine_error("for_target"):
+            chosen = Target.parse(target)
+            device = {"rocm": "hip", "cuda": "cuda"}.get(chosen.backend, "cpu")
+            return FusilliEngine(device, options=replace(self.options, claim="all"), target=chosen)
 
     # ---- hipdnn_backend.engine.Engine
 
@@ -304,7 +333,8 @@ class FusilliEngine:
                 rule = "not-compiled" if never else "installation"
                 reason = str(error) if never else f"iree-base-compiler is not installed, and {error}"
                 return Support.no(reason, rule=rule)
-        if quarantine.is_quarantined(graph, self.target, self.device, self.options):
+        here = self._target is None  # what runs elsewhere has not been tried here
+        if here and quarantine.is_quarantined(graph, self.target, self.device, self.options):
             return Support.no("its code gave wrong results on this device and is quarantined", rule="quarantine")
         return Support.yes()
 
@@ -356,7 +386,7 @@ class FusilliEngine:
         if len(payload) > _MAX_PAYLOAD:
             raise NotSupportedError("", "plan", f"the serialized plan has {len(payload)} bytes")
         try:
-            artifact = Artifact.from_bytes(payload, "serialized plan")
+            artifact = Artifact.from_bytes(unseal(payload), "serialized plan")
         except (FusilliError, ArithmeticError, LookupError, RecursionError) as error:
             raise NotSupportedError("", "plan", str(error)) from error
         code = artifact.codes.get(str(self.target))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import struct
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -18,6 +17,8 @@ from graph_api import FusilliError, Graph, TensorAttr
 from hipdnn_backend.engine import Override
 from hipdnn_backend.errors import EngineError
 from iree_bridge import Device, Executable
+from iree_bridge._locks import fork_safe_lock
+from iree_bridge.buffers import ALIGNMENT
 
 if TYPE_CHECKING:
     from fusilli_plugin.engine import Built, FusilliEngine
@@ -49,6 +50,7 @@ class FusilliPlan:
     Attributes:
         workspace_size: bytes of device memory that `execute` needs.
         graph: what it computes.
+        calls: prepared launches by variant pack, workspace and place; `launch` fills it.
         specialised: how often dims were overridden by new ones, each time with a compile or a look into the cache.
     """
 
@@ -61,12 +63,17 @@ class FusilliPlan:
         outputs, inputs = built.graph.arguments()
         self._tensors = (*outputs, *inputs)
         self._on_host = sum(tensor.is_pass_by_value << index for index, tensor in enumerate(self._tensors))
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._executables: OrderedDict[Place, Executable] = OrderedDict()
-        self._calls: dict[tuple[bytes, int, Place], Callable[[], None]] = {}
+        self.calls: dict[tuple[bytes, int, Place], Callable[[], None]] = {}
         self._seen: set[tuple[bytes, int, Place]] = set()
         self._variants: OrderedDict[object, FusilliPlan] = OrderedDict()
         self._closed = False
+
+    @property
+    def dispatches(self) -> int | None:
+        """Number of kernel launches of an execution, None if it is not known."""
+        return self._built.code.dispatches
 
     # ---- hipdnn_backend.engine.Plan
 
@@ -88,6 +95,23 @@ class FusilliPlan:
             place = self._engine.place(stream)
             plan._bind(pack, workspace if plan is self else plan._usable(workspace, self), place)()
 
+    def bind(self, pack: Mapping[int, int], *, workspace: int = 0, stream: int = 0) -> Callable[[], None]:
+        """What enqueues one execution on these addresses; see `hipdnn_backend.engine.BindablePlan.bind`.
+
+        Raises:
+            EngineError: as for `execute`.
+        """
+        with as_engine_error("bind"):
+            call = self._bind(pack, workspace, self._engine.place(stream), again=True)
+
+        def launch() -> None:
+            try:
+                call()
+            except FusilliError as error:
+                raise EngineError("execute", str(error), status_of(error)) from error
+
+        return launch
+
     def serialize(self) -> bytes:
         """The plan as bytes: code included, so that restoring compiles nothing.
 
@@ -103,7 +127,7 @@ class FusilliPlan:
         self._closed = True
         with self._lock:
             self._executables.clear()
-            self._calls.clear()
+            self.calls.clear()
             self._variants.clear()
 
     # ---- for the C edge
@@ -114,7 +138,7 @@ class FusilliPlan:
         Raises:
             BadParamError, ExecutionError: as for `execute`.
         """
-        call = self._calls.get((raw, workspace, place))
+        call = self.calls.get((raw, workspace, place))
         if call is None:
             call = self._remember(raw, workspace, place)
         call()
@@ -136,8 +160,8 @@ class FusilliPlan:
         """Drop what is kept for a stream that may be destroyed now."""
         with self._lock:
             self._executables.pop(place, None)
-            for key in [key for key in self._calls if key[2] == place]:
-                self._calls.pop(key, None)
+            for key in [key for key in self.calls if key[2] == place]:
+                self.calls.pop(key, None)
             variants = list(self._variants.values())
         for plan in variants:
             plan.forget(place)
@@ -181,10 +205,10 @@ class FusilliPlan:
         """What launches the plan on a variant pack; kept, since hosts come back with the same addresses."""
         key = (raw, workspace, place)
         call = self._bind(dict(_PAIR.iter_unpack(raw)), workspace, place, again=key in self._seen)
-        if len(self._calls) >= _MAX_CALLS:
-            self._calls.clear()
+        if len(self.calls) >= _MAX_CALLS:
+            self.calls.clear()
         if self._engine.device.is_gpu or key in self._seen:
-            self._calls[key] = call
+            self.calls[key] = call
         else:
             # The second time on the CPU the launch is prepared in full, which is not worth it for one.
             if len(self._seen) >= _MAX_CALLS:
@@ -210,9 +234,18 @@ class FusilliPlan:
             raise BadParamError(f"the plan needs {self.workspace_size} bytes of workspace, and the pointer is NULL")
         executable = self._executable(place)
         addresses = tuple(pointer for pointer in pointers if pointer)
-        if again and not self._engine.device.is_gpu:
-            return executable.bind_pointers(addresses, workspace)
+        if self._is_worth_binding(executable, addresses, workspace, again=again):
+            return executable.bind_pointers(addresses, workspace).func
         return partial(executable.run_pointers, addresses, workspace, self._on_host)
+
+    def _is_worth_binding(
+        self, executable: Executable, addresses: Sequence[int], workspace: int, *, again: bool
+    ) -> bool:
+        """Whether to prepare the launch in full. On a GPU not if that takes device memory, which launches can share."""
+        if not self._engine.device.is_gpu:
+            return again
+        needs_memory = executable.keeps_memory or self._on_host or (self.workspace_size and not workspace)
+        return not needs_memory and all(address % ALIGNMENT == 0 for address in addresses)
 
     @property
     def _needs_callers_workspace(self) -> bool:
@@ -230,8 +263,8 @@ class FusilliPlan:
             self._executables[place] = executable
             while len(self._executables) > _MAX_EXECUTABLES:
                 old, _ = self._executables.popitem(last=False)
-                for key in [key for key in self._calls if key[2] == old]:
-                    self._calls.pop(key, None)
+                for key in [key for key in self.calls if key[2] == old]:
+                    self.calls.pop(key, None)
         return executable
 
     def _check_open(self) -> None:
@@ -243,12 +276,15 @@ def specialise(graph: Graph, overrides: Mapping[int, Override]) -> Graph:
     """The graph with other dims and strides for some tensors; those of the tensors in between follow.
 
     Raises:
-        BadParamError: an override names no tensor, or has another number of strides than of dims.
+        BadParamError: an override names no tensor, or has another number of dims or strides than it.
         GraphError: the dims do not fit the graph.
     """
     for uid, override in overrides.items():
         if len(override.dims) != len(override.strides):
             raise BadParamError(f"override of tensor {uid}: {len(override.strides)} strides, {len(override.dims)} dims")
+        rank = len(_tensor(graph, uid).dims)
+        if len(override.dims) != rank:
+            raise BadParamError(f"override of tensor {uid}: {len(override.dims)} dims, the tensor has {rank}")
     other = graph.with_dims({_tensor(graph, uid): override.dims for uid, override in overrides.items()})
     document = json.loads(other.to_json())
     for tensor in document["tensors"]:

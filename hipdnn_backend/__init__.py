@@ -1,4 +1,75 @@
 """hipDNN's side of the border: its wire format, its engine plugin ABI and a host for engines.
 
-Knows engines by protocol only; imports nothing of the other packages.
+Knows engines by protocol only; imports nothing of the other packages. Importing this package loads nothing: a plugin in
+a C program needs a small part of it.
+
+Example:
+    from hipdnn_backend import Host, Registry
+
+    with Host(Registry.find()) as host:
+        plan = host.build(graph)
+        plan.execute({1: x, 2: w, 3: y})
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hipdnn_backend.device import Buffer, HipMemory, HostMemory, Memory
+    from hipdnn_backend.engine import Engine, EngineId, Override, Plan, Support, engine_id
+    from hipdnn_backend.errors import DeviceError, EngineError, NoEngineError, PackError, WireError
+    from hipdnn_backend.execution import Host, HostPlan
+    from hipdnn_backend.native import NativeHost
+    from hipdnn_backend.ranking import Rank, Ranking, Verdict
+    from hipdnn_backend.registry import Entry, LoadingMode, Problem, Registry
+    from hipdnn_backend.selection import Policies, Selection
+
+__all__ = [
+    "Buffer",
+    "DeviceError",
+    "Engine",
+    "EngineError",
+    "EngineId",
+    "Entry",
+    "HipMemory",
+    "Host",
+    "HostMemory",
+    "HostPlan",
+    "LoadingMode",
+    "Memory",
+    "NativeHost",
+    "NoEngineError",
+    "Override",
+    "PackError",
+    "Plan",
+    "Policies",
+    "Problem",
+    "Rank",
+    "Ranking",
+    "Registry",
+    "Selection",
+    "Support",
+    "Verdict",
+    "WireError",
+    "engine_id",
+]
+
+_MODULES = {
+    "device": ("Buffer", "HipMemory", "HostMemory", "Memory"),
+    "engine": ("Engine", "EngineId", "Override", "Plan", "Support", "engine_id"),
+    "errors": ("DeviceError", "EngineError", "NoEngineError", "PackError", "WireError"),
+    "execution": ("Host", "HostPlan"),
+    "native": ("NativeHost",),
+    "ranking": ("Rank", "Ranking", "Verdict"),
+    "registry": ("Entry", "LoadingMode", "Problem", "Registry"),
+    "selection": ("Policies", "Selection"),
+}
+_LATE = {name: f"hipdnn_backend.{module}" for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is asked for."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'hipdnn_backend' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LATE[name]), name)

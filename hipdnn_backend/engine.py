@@ -5,13 +5,23 @@ Graphs travel as bytes in hipDNN's wire format and buffers as addresses, as they
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import NewType, Protocol, runtime_checkable
 
 from hipdnn_backend.wire import EngineConfig, EngineDetails
 
-__all__ = ["KNOWN_ENGINES", "Engine", "EngineId", "Override", "Plan", "Support", "engine_id", "engine_name"]
+__all__ = [
+    "KNOWN_ENGINES",
+    "BindablePlan",
+    "Engine",
+    "EngineId",
+    "Override",
+    "Plan",
+    "Support",
+    "engine_id",
+    "engine_name",
+]
 
 EngineId = NewType("EngineId", int)
 """Signed 64-bit number of an engine: the hash of its name."""
@@ -103,6 +113,27 @@ class Plan(Protocol):
         ...
 
 
+@runtime_checkable
+class BindablePlan(Plan, Protocol):
+    """A plan that can be prepared for executions on the same addresses. Optional: `Plan.execute` is enough."""
+
+    def bind(self, pack: Mapping[int, int], *, workspace: int = 0, stream: int = 0) -> Callable[[], None]:
+        """What enqueues one execution and returns, as `Plan.execute` does, with all checks done now.
+
+        It refers to no more than the addresses; the buffers are the caller's, and stay valid as long as it is called.
+
+        Args:
+            pack: as for `Plan.execute`.
+            workspace: as for `Plan.execute`.
+            stream: as for `Plan.execute`.
+
+        Raises:
+            EngineError: a uid or the workspace is missing, or the device does not load the code. The call raises it
+                too if the device fails.
+        """
+        ...
+
+
 class Engine(Protocol):
     """Compiles and runs operation graphs. Methods may be called from any thread."""
 
@@ -149,6 +180,31 @@ class Engine(Protocol):
 
         Raises:
             EngineError: the bytes are damaged, of another engine, target or version.
+        """
+        ...
+
+
+class PortableEngine(Engine, Protocol):
+    """An engine that compiles for other devices and targets than its own. Optional."""
+
+    @property
+    def target(self) -> object:
+        """What it compiles for; its ``str`` is the name that `for_target` takes."""
+        ...
+
+    def for_device(self, device: str) -> Engine:
+        """The engine for another device, e.g. ``cpu``, ``hip:1``.
+
+        Raises:
+            EngineError: the name means nothing.
+        """
+        ...
+
+    def for_target(self, target: str) -> Engine:
+        """An engine that compiles for a target that need not be in this machine, e.g. ``gfx942``; it runs nothing.
+
+        Raises:
+            EngineError: the name means nothing.
         """
         ...
 

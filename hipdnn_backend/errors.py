@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["EngineError", "WireError"]
+__all__ = ["DeviceError", "EngineError", "NoEngineError", "PackError", "WireError"]
+
+
+class DeviceError(RuntimeError):
+    """Memory or a stream could not be had or used; the message has the call and what the runtime said."""
+
+
+class PackError(ValueError):
+    """A variant pack does not fit its graph.
+
+    Attributes:
+        uid: of the tensor that is wrong, None if the pack as a whole is.
+    """
+
+    def __init__(self, reason: str, uid: int | None = None) -> None:
+        self.uid = uid
+        super().__init__(reason)
 
 
 class EngineError(RuntimeError):
@@ -17,6 +33,10 @@ class EngineError(RuntimeError):
         self.where = where
         self.status = status
         super().__init__(f"{where}: {reason}")
+
+
+class NoEngineError(EngineError):
+    """No engine, or not the one that was asked for, runs the graph; the message has each one's reason."""
 
 
 class WireError(ValueError):

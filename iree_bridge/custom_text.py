@@ -1,13 +1,14 @@
 """The text of a custom operation: filling in its template, and checking it before it reaches a compiler.
 
 The text comes from outside. What passes here is one function of known operations on plain numbers: no string but
-iterator kinds and the argument of ``torch.constant.str``, no symbol but its own name, no attribute or type of another
-dialect, no loop. So it cannot name a file, a library or another function, and it ends. It is read by a small tokenizer,
-without MLIR.
+iterator kinds, the argument of ``torch.constant.str`` and the bits of constants, no symbol but its own name, no
+attribute or type of another dialect, no loop but ``torch.prim.Loop`` with a constant number of rounds. So it cannot
+name a file, a library or another function, and it ends. It is read by a small tokenizer, without MLIR.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -20,38 +21,45 @@ _PLACEHOLDER = re.compile(r"\{(FUNC_NAME|(?:IN|OUT)\d+_(?:TYPE|DTYPE|DIM\d+))\}"
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*)
       | (?P<string>"[^"\\\n]*")
-      | (?P<value>%[\w$.]+(?:[:\#]\d+)?)
+      | (?P<value>%(?:\d+|[A-Za-z$._-][\w$.-]*)(?:[:\#]\d+)?)
       | (?P<symbol>@[\w$.-]+)
       | (?P<block>\^[A-Za-z_]\w*)
       | (?P<type>![A-Za-z_][\w.]*)
       | (?P<attribute>\#[A-Za-z_][\w.]*)
+      | (?P<bits>0x[0-9A-Fa-f]+\b)
       | (?P<shape>(?:\d+x)+[A-Za-z]\w*)
-      | (?P<number>-?(?:0x[0-9A-Fa-f]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?))
+      | (?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)
       | (?P<word>[A-Za-z_][\w.$]*)
-      | (?P<mark>->|==|[()\[\]{}<>,:=+*-])""",
+      | (?P<mark>->|==|[()\[\]{}<>,:=+*?-])""",
     re.VERBOSE | re.ASCII,
 )
 _DEPTH = 32
+_ROUNDS = 1 << 20  # of nested loops, multiplied
 _ITERATORS = ('"parallel"', '"reduction"')
-_STRING = re.compile(r'"[A-Za-z0-9_]{0,32}"', re.ASCII)
+_STRING = re.compile(r'"[A-Za-z0-9_,. >-]{0,64}"', re.ASCII)  # as long as the equation of an einsum
+_ELEMENT_BITS = re.compile(r'"0x[0-9A-Fa-f]*"', re.ASCII)
 
 _OPERATIONS = re.compile(
     r"func\.return|return"
-    r"|torch\.(?:aten|prims|constant)\.[\w.]+|torch\.prim\.(?:ListConstruct|NumToTensor\.Scalar)|torch\.vtensor\.literal"
-    r"|torch\.tensor_static_info_cast|torch_c\.(?:to|from)_builtin_tensor"
+    r"|torch\.(?:aten|prims|constant)\.[\w.]+|torch\.vtensor\.literal"
+    r"|torch\.prim\.(?:ListConstruct|ListUnpack|NumToTensor\.Scalar|(?:min|max)\.(?:int|self_int)"
+    r"|Loop(?:\.condition)?|If(?:\.yield)?)"
+    r"|torch\.(?:tensor_static_info_cast|derefine)|torch_c\.(?:to|from)_builtin_tensor"
     r"|(?:arith|math|linalg|tensor|iree_linalg_ext)\.\w+",
     re.ASCII,
 )
 _REFUSED_OPERATIONS = frozenset({"torch.constant.device"})
-_TYPES = re.compile(r"!torch\.(?:vtensor|int|float|bool|none|str|list|number)", re.ASCII)
+_TYPES = re.compile(
+    r"!torch\.(?:vtensor|int|float|bool|none|str|list|optional|number|q[us]?int8|qint(?:16|32))", re.ASCII
+)
 _ATTRIBUTES = re.compile(r"#(?:arith\.(?:fastmath|overflow)|linalg\.iterator_type)", re.ASCII)
-_ELEMENTS = r"bf16|f16|f32|f64|f8E\w+|[su]?i\d{1,2}|index"
+_ELEMENTS = r"bf16|f16|f32|f64|f8E\w+|[su]?i\d{1,2}|index|complex"
 _SHAPE = re.compile(rf"(?:\d+x)+(?:{_ELEMENTS})", re.ASCII)
 _WORDS = re.compile(
     rf"(?:{_ELEMENTS}|[a-z]{{1,2}}\d{{0,2}}"
-    r"|tensor|list|vtensor|int|float|bool|none|str|number"
+    r"|tensor|list|optional|vtensor|int|float|bool|none|str|number"
     r"|true|false|dense|array|affine_map|indexing_maps|iterator_types|parallel|reduction|value"
-    r"|ins|outs|into|output_shape|permutation|dimensions|dimension|dim|low|high|nofold|unique|axis"
+    r"|ins|outs|into|output_shape|permutation|dimensions|dimension|dim|low|high|nofold|unique|axis|init|iter|else|to"
     r"|ceildiv|floordiv|mod|symbol"
     r"|eq|ne|[su](?:lt|le|gt|ge)|[ou](?:eq|ne|lt|le|gt|ge)|ord|uno|one|une"
     r"|fastmath|overflow|contract|reassoc|nnan|ninf|nsz|arcp|afn|fast|nsw|nuw)",
@@ -101,6 +109,7 @@ def checked_text(node: CustomOpNode, name: str) -> str:
     tokens = _tokens(text)
     body = _signature(node, name, [token for _, token in tokens])
     _check_nesting([token for _, token in tokens], body)
+    _check_loops([token for _, token in tokens], body)
     for before, (kind, token) in zip(["", *(token for _, token in tokens[body:])], tokens[body:], strict=False):
         _check_token(kind, token, before)
     return text
@@ -168,8 +177,38 @@ def _check_nesting(tokens: Sequence[str], body: int) -> None:
         raise CustomTextError("syntax", f"'{open_marks[-1]}' is not closed")
 
 
+def _check_loops(tokens: Sequence[str], body: int) -> None:
+    """Each loop must take its number of rounds from a constant of the function's own block, defined before it.
+
+    No nested block can define such a name anew, so it means what it says.
+    """
+    constants: dict[str, int] = {}
+    factors: list[int] = []  # rounds of each open brace
+    pending = 1
+    for position in range(body, len(tokens)):
+        token = tokens[position]
+        if token == "{":
+            factors.append(pending)
+            pending = 1
+            if math.prod(factors) > _ROUNDS:
+                raise CustomTextError("dialect", f"its loops make {math.prod(factors)} rounds, at most {_ROUNDS}")
+        elif token == "}":
+            factors.pop()
+        elif token == "torch.constant.int" and len(factors) == 1 and tokens[position - 1] == "=":
+            if re.fullmatch(r"\d{1,9}", tokens[position + 1], re.ASCII):
+                constants[tokens[position - 2]] = int(tokens[position + 1])
+        elif token == "torch.prim.Loop":
+            if tokens[position + 1] not in constants:
+                raise CustomTextError(
+                    "dialect",
+                    f"the number of rounds of torch.prim.Loop, {tokens[position + 1]}, is no earlier constant",
+                )
+            pending = max(constants[tokens[position + 1]], 1)
+
+
 def _check_token(kind: str, token: str, before: str) -> None:
     word = before == "torch.constant.str" and _STRING.fullmatch(token)
+    word = word or (before == "<" and _ELEMENT_BITS.fullmatch(token))  # dense<"0x...">
     if kind == "string" and token not in _ITERATORS and not word:
         raise CustomTextError(
             "attribute", f"string {token[:40]} is refused; torch.constant.str takes one, a short word"

@@ -1,7 +1,8 @@
 """Devices: their names, what code they need, and the open HAL devices behind them.
 
 A name is ``cpu``, ``hip``, ``hip:1``, ``cuda``, ``cuda:0``; ``cpu-sync`` and ``cpu-task`` force one of the two CPU
-drivers, between which ``cpu`` chooses by the amount of work. Parsing a name opens nothing.
+drivers, between which ``cpu`` chooses by the amount of work; ``hip-iree`` and ``hip-iree:1`` leave all launches to
+IREE's driver. Parsing a name opens nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from iree_bridge.target import Target
 __all__ = ["Device", "Driver", "Kind", "inherited_driver", "set_task_threads"]
 
 _LOG: Final = logging.getLogger(__name__)
-_NAME: Final = re.compile(r"(cpu|cpu-sync|cpu-task|hip|cuda)(?::(\d{1,3}))?")
+_NAME: Final = re.compile(r"(cpu|cpu-sync|cpu-task|hip|hip-iree|cuda)(?::(\d{1,3}))?")
 # Each open HIP device pins 128 MiB of host memory and owns one stream, so the caller's streams are served by few.
 _MAX_OPEN: Final = 8
 
@@ -38,7 +39,8 @@ class Device:
     Attributes:
         kind: ``cpu``, ``hip`` or ``cuda``.
         index: number of the device among those of its kind.
-        driver: forced CPU driver (``local-sync`` runs in the calling thread, ``local-task`` in a thread pool), or None.
+        driver: forced driver, or None: ``local-sync`` runs CPU code in the calling thread, ``local-task`` in a thread
+            pool, ``hip`` makes launches through IREE's driver that would not need it.
         stream: the caller's stream (a ``hipStream_t`` or ``CUstream`` as an integer, 0 is the null stream). Work is
             enqueued there and not waited for (CUDA: see ``runtime``). None: calls return when their results are there.
     """
@@ -64,6 +66,8 @@ class Device:
                 raise ExecutionError(f"device {name!r} is not there: the CPU is one device, 'cpu'")
             forced: dict[str, Driver | None] = {"cpu": None, "cpu-sync": "local-sync", "cpu-task": "local-task"}
             return Device("cpu", driver=forced[word]).on_stream(stream)
+        if word == "hip-iree":
+            return Device("hip", index, "hip").on_stream(stream)
         return Device("hip" if word == "hip" else "cuda", index).on_stream(stream)
 
     def on_stream(self, stream: int | None) -> Device:
@@ -121,6 +125,14 @@ class Device:
         chosen: Driver = self.kind if self.kind != "cpu" else driver or self.driver or "local-sync"
         return _process().open(chosen, self.index, self.stream)
 
+    def enter(self) -> None:
+        """Notes that this process uses the device, for work that IREE's driver has no part in.
+
+        Raises:
+            ExecutionError: the device is not there, or was used before a fork of this process.
+        """
+        _process().enter(self.kind, self.index)
+
     def close(self) -> None:
         """Forgets the HAL device of this stream; its memory goes when the last executable on it does.
 
@@ -140,8 +152,10 @@ class Device:
             _hip.synchronize(self.index)
 
     def __str__(self) -> str:
+        if self.driver == "hip":
+            return f"hip-iree:{self.index}"
         if self.kind == "cpu":
-            return {None: "cpu", "local-sync": "cpu-sync", "local-task": "cpu-task"}[self.driver]
+            return {None: "cpu", "local-sync": "cpu-sync", "local-task": "cpu-task"}.get(self.driver, "cpu")
         return f"{self.kind}:{self.index}"
 
 
@@ -177,12 +191,23 @@ class _Process:
         self.inherited = inherited
         self._lock = threading.Lock()
         self._drivers: dict[Driver, HalDriver] = {}
+        self._entered: set[str] = set()
         self._devices: OrderedDict[tuple[Driver, int, int | None], HalDevice] = OrderedDict()
         self._threads: int | None = None
 
     @property
     def used(self) -> frozenset[str]:
-        return frozenset(self._drivers) | self.inherited
+        return frozenset(self._drivers) | self._entered | self.inherited
+
+    def enter(self, driver: str, index: int) -> None:
+        if driver in self.inherited:
+            raise ExecutionError(
+                f"device '{driver}:{index}' was used before this process was forked, and GPU drivers do not work in a "
+                "forked child; start the process with the 'spawn' method instead"
+            )
+        if driver in ("hip", "cuda"):
+            self._check_index(driver, index)
+            self._entered.add(driver)
 
     def set_threads(self, count: int) -> None:
         with self._lock:
@@ -216,14 +241,9 @@ class _Process:
                 del self._devices[key]
 
     def _create(self, driver: Driver, index: int, stream: int | None) -> HalDevice:
-        if driver in ("hip", "cuda") and driver in self.inherited:
-            raise ExecutionError(
-                f"device '{driver}:{index}' was used before this process was forked, and GPU drivers do not work in a "
-                "forked child; start the process with the 'spawn' method instead"
-            )
+        if driver in ("hip", "cuda"):
+            self.enter(driver, index)
         try:
-            if driver in ("hip", "cuda"):
-                self._check_index(driver, index)
             if driver == "hip":
                 with _hip.keep_current_device():
                     return self._create_gpu(driver, index, {"hip_external_stream": str(stream or 0)})
@@ -235,7 +255,7 @@ class _Process:
             raise ExecutionError(f"device '{name}' cannot be opened: {reason(error)}; see `fusilli doctor`") from error
 
     @staticmethod
-    def _check_index(driver: Driver, index: int) -> None:
+    def _check_index(driver: str, index: int) -> None:
         """Raises ExecutionError unless the device is there; the architecture query says why in the best words."""
         if driver == "hip":
             _hip.arch(index)

@@ -10,12 +10,12 @@ import pytest
 
 from fusilli_plugin.checks.support_matrix import BEGIN, END, Entry, loads, with_table
 from tests.cases import OpCase, all_cases
-from tests.support.outcomes import OutcomeRecorder, case_id, entry_of, expected_outcome
+from tests.support.outcomes import GFX_TARGETS, OutcomeRecorder, case_id, entry_of, expected_outcome
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "docs/support.json"
 # Seen of every operation; the other targets have their place in the file once their sweep has run to its end.
-RECORDED = {"cpu", "gfx942"}
+RECORDED = {"cpu", *GFX_TARGETS}
 NUMERICS = "tests/iree_bridge/test_numerics.py::test_case[{}]"
 GFX = "tests/iree_bridge/test_gfx_compile.py::test_case[gfx942-{}]"
 

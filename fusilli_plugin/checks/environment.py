@@ -13,14 +13,15 @@ import platform
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from fusilli_plugin.checks import selftest
+from fusilli_plugin.checks import plugins, selftest
 from graph_api import FusilliError
+from hipdnn_backend.engine import engine_id
 from iree_bridge import Options, versions
 from iree_bridge.cache import Cache
 from iree_bridge.cpu import host_arch, host_features
@@ -29,6 +30,7 @@ __all__ = ["Finding", "Status", "probe"]
 
 _PROBE_SECONDS = 60
 _MINIMUM_PYTHON = (3, 11)
+_OUR_PLUGIN = "fusilli-plugin"  # what the shim says in hipdnnPluginGetName
 
 
 class Status(Enum):
@@ -65,6 +67,8 @@ def probe(options: Options, say: Callable[[str], None]) -> Iterator[Finding]:
     devices = _devices(options)
     yield from devices.values()
     yield from _cache(options)
+    say("asking hipDNN's plugins for their engines")
+    yield from _plugins(options)
     say("compiling and running a small graph on the CPU")
     yield _self_test("cpu")
     driver = devices.get(options.device.partition(":")[0])
@@ -157,6 +161,36 @@ def _folder(what: str, path: Path, cache: Cache) -> Finding:
     stats = cache.stats()
     size, limit = (stats.graph_bytes + stats.code_bytes) / 2**20, stats.limit / 2**20
     return Finding(what, Status.OK, f"{detail}, {stats.codes} compiled graphs, {size:.1f} of {limit:.0f} MiB")
+
+
+def _plugins(options: Options) -> Iterator[Finding]:
+    """Which engine plugins hipDNN loads here, and whether one of them stands in the way of ours."""
+    found, problems = plugins.installed_plugins()
+    yield from (
+        Finding("hipDNN plugins", Status.BROKEN, problem, "see HIPDNN_PLUGIN_DIR and `fusilli plugin-dir`")
+        for problem in problems
+    )
+    if not found and not problems:
+        yield Finding("hipDNN plugins", Status.ABSENT, "no hipDNN with plugins is here", "the embedded host needs none")
+    identity = engine_id(options.engine_name)
+    claimants = [plugin for plugin in found if identity in dict(plugin.engines)]
+    for plugin in found:
+        if plugin.problem:
+            yield Finding("hipDNN plugin", Status.ABSENT, f"{plugin}: {plugin.problem}", "hipDNN leaves it out")
+        elif plugin not in claimants or (plugin.name == _OUR_PLUGIN and len(claimants) == 1):
+            yield Finding("hipDNN plugin", Status.OK, str(plugin))
+        else:
+            yield _same_engine(plugin, claimants, options.engine_name)
+
+
+def _same_engine(plugin: plugins.Plugin, claimants: Sequence[plugins.Plugin], name: str) -> Finding:
+    """Two plugins with one engine id: hipDNN refuses the second one whole."""
+    what = f"engine {name} twice" if len(claimants) > 1 else f"engine {name} of another plugin"
+    fate = f"{plugin} has the same engine id as {'ours' if len(claimants) == 1 else claimants[0].path}"
+    if plugin is claimants[0]:
+        fate = f"{plugin} is loaded first and keeps the engine id"
+    advice = "hipDNN refuses the plugin that comes later: remove one, or name ours differently in FUSILLI_ENGINE_NAME"
+    return Finding(what, Status.BROKEN, fate, advice)
 
 
 def _self_test(device: str) -> Finding:

@@ -14,7 +14,7 @@ import numpy as np
 from graph_api import Graph, GraphError, TensorAttr
 from iree_bridge._files import write_whole
 
-__all__ = ["load_inputs", "save_outputs"]
+__all__ = ["load_inputs", "read_arrays", "save_arrays", "save_outputs"]
 
 Array = np.ndarray[Any, Any]
 
@@ -30,7 +30,7 @@ def load_inputs(graph: Graph, path: Path) -> dict[TensorAttr, Array]:
         GraphError: no npz file, a missing or unknown tensor, another shape, or a dtype of another kind.
     """
     found: dict[TensorAttr, Array] = {}
-    for name, array in _read(path):
+    for name, array in read_arrays(path):
         if graph.find(name) in found:
             raise GraphError(f"{path}: '{name}' is in it twice")
         found[graph.find(name)] = array
@@ -52,19 +52,29 @@ def save_outputs(outputs: Mapping[TensorAttr, Array], path: Path) -> None:
         GraphError: the name of a tensor is none that the file can hold.
         OSError: the file cannot be written; one that was there stays.
     """
+    save_arrays({tensor.name: array for tensor, array in outputs.items()}, path)
+
+
+def save_arrays(arrays: Mapping[str, Array], path: Path) -> None:
+    """`save_outputs` by name."""
     # numpy.savez takes names as keyword arguments, and "file" is one of its own.
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        for tensor, array in outputs.items():
-            if "\0" in tensor.name or len(tensor.name.encode()) > _MAX_NAME:
-                raise GraphError(f"{path}: a file cannot have an array of the name {tensor.name[:80]!r}")
+        for name, array in arrays.items():
+            if "\0" in name or len(name.encode()) > _MAX_NAME:
+                raise GraphError(f"{path}: a file cannot have an array of the name {name[:80]!r}")
             stored = array if array.dtype.isbuiltin == 1 else array.view(np.dtype((np.void, array.itemsize)))
-            with archive.open(f"{tensor.name}.npy", "w", force_zip64=True) as member:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, stored, allow_pickle=False)
     write_whole(path, file.getbuffer())
 
 
-def _read(path: Path) -> Iterator[tuple[str, Array]]:
+def read_arrays(path: Path) -> Iterator[tuple[str, Array]]:
+    """Name and elements of each array in a ``.npz`` file.
+
+    Raises:
+        GraphError: it is none, or has something else in it.
+    """
     if not zipfile.is_zipfile(path):
         raise GraphError(f"{path}: a .npz file is needed, made by numpy.savez(path, name=array, ...)")
     try:

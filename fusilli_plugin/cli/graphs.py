@@ -13,7 +13,7 @@ from graph_api import Graph, GraphError, NotSupportedError
 if TYPE_CHECKING:
     from hipdnn_backend.wire import WireGraph
 
-__all__ = ["load_graph", "parse_graph"]
+__all__ = ["load_graph", "load_wire_graph", "parse_graph"]
 
 # A graph of a thousand nodes is below 1 MiB of JSON; whatever is larger is no graph.
 _MAX_BYTES = 64 << 20
@@ -88,6 +88,35 @@ def load_graph(path: Path) -> Graph:
     Raises:
         GraphError: see :func:`parse_graph`; also a file of 64 MiB or more.
     """
+    return parse_graph(*_contents(path))
+
+
+def load_wire_graph(path: Path) -> bytes:
+    """The graph in a file in hipDNN's wire format; one in hipDNN's own form need not be one that we serve.
+
+    Raises:
+        GraphError: see :func:`load_graph`; also a graph that hipDNN's schema has no words for.
+    """
+    from fusilli_plugin.importers import export_graph
+    from hipdnn_backend.errors import WireError
+    from hipdnn_backend.wire import decode_graph, encode_graph
+    from hipdnn_backend.wire.json import graph_from_json
+
+    data, source = _contents(path)
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        if _is_ours(data) or not (_is_json(data) or _is_wire(data)):
+            return encode_graph(export_graph(parse_graph(data, source)))
+        if _is_json(data):
+            return encode_graph(graph_from_json(data))
+        decode_graph(data)
+    except (WireError, NotSupportedError) as error:
+        raise GraphError(f"{source}: {error}") from error
+    return data
+
+
+def _contents(path: Path) -> tuple[bytes, str]:
+    """The bytes of a file and what to call it in errors."""
     if str(path) == "-":
         data = sys.stdin.buffer.read(_MAX_BYTES)
     else:
@@ -95,4 +124,4 @@ def load_graph(path: Path) -> Graph:
             data = file.read(_MAX_BYTES)
     if len(data) == _MAX_BYTES:
         raise GraphError(f"{path}: {_MAX_BYTES >> 20} MiB or more are no graph")
-    return parse_graph(data, "standard input" if str(path) == "-" else str(path))
+    return data, "standard input" if str(path) == "-" else str(path)

@@ -23,7 +23,7 @@ from iree_bridge import Options, Target, support
 from iree_bridge.assembly import Dispatch
 from iree_bridge.inspect import Inspection, inspect_graph
 
-__all__ = ["facts", "inspect"]
+__all__ = ["document", "facts", "inspect"]
 
 
 @command("inspect")
@@ -52,7 +52,7 @@ def inspect(graph_file: Path, targets: tuple[str, ...], kernels: bool, as_json: 
             support(graph, target).require()
             found.append(inspect_graph(graph, target, options))
     if as_json:
-        print_json([_document(inspection) for inspection in found])
+        print_json([document(inspection) for inspection in found])
         return
     print_table(*facts(found))
     if kernels:
@@ -89,7 +89,8 @@ def _cells(inspection: Inspection) -> tuple[object, ...]:
     )
 
 
-def _document(inspection: Inspection) -> dict[str, Any]:
+def document(inspection: Inspection) -> dict[str, Any]:
+    """The facts as JSON."""
     return {
         "target": str(inspection.target),
         "dispatches": inspection.dispatches,

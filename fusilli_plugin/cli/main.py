@@ -18,6 +18,8 @@ import click
 from fusilli_plugin import __version__
 from fusilli_plugin.cli.base import group, is_debug, printable
 from graph_api import FusilliError
+from hipdnn_backend.errors import DeviceError, EngineError
+from hipdnn_backend.offload.errors import OffloadError
 
 __all__ = ["cli", "main"]
 
@@ -31,7 +33,10 @@ _COMMANDS = {
     "demo": ("demo", "demo"),
     "compile": ("compile", "compile_"),
     "run": ("run", "run"),
+    "plan": ("plan", "plan"),
     "inspect": ("inspect", "inspect"),
+    "explain": ("explain", "explain"),
+    "engines": ("engines", "engines"),
     "check": ("check", "check"),
     "doctor": ("doctor", "doctor"),
     "cache": ("cache", "cache"),
@@ -43,6 +48,10 @@ _COMMANDS = {
 }
 
 
+# What is told in a sentence instead of a traceback: bad input, and what could not be done.
+_TOLD = (FusilliError, OffloadError, EngineError, DeviceError, OSError, MemoryError)
+
+
 class _Failure(click.ClickException):
     """What the user is told when a command could not do its work."""
 
@@ -50,7 +59,7 @@ class _Failure(click.ClickException):
 
 
 class _Commands(click.Group):
-    """Loads subcommands lazily; no FusilliError, interrupt or broken pipe leaves it as a traceback."""
+    """Loads subcommands lazily; no error that was foreseen, interrupt or broken pipe leaves it as a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -75,7 +84,7 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
-        except (FusilliError, OSError, MemoryError) as error:
+        except _TOLD as error:
             if is_debug(ctx):
                 traceback.print_exc()
             memory = "not enough memory: " if isinstance(error, MemoryError) else ""

@@ -1,14 +1,16 @@
-"""``fusilli replay``: a failed compile once more."""
+"""``fusilli replay``: a failed compile once more, or a dumped graph alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import click
+import numpy as np
 
 from fusilli_plugin.cli.base import command, json_option, print_json, progress
-from graph_api import CompileError
-from iree_bridge import compiler, reproducer
+from fusilli_plugin.graph_dump import is_dump, load_dump
+from graph_api import CompileError, TensorAttr, numerics
+from iree_bridge import build, compiler, reproducer
 
 __all__ = ["replay"]
 
@@ -19,16 +21,22 @@ __all__ = ["replay"]
 @json_option
 @click.pass_context
 def replay(ctx: click.Context, folder: Path, show: bool, as_json: bool) -> None:
-    r"""Compile again what failed before.
+    r"""Compile again what failed before, or run a dumped graph alone.
 
-    DIR is the folder that the error message named. The flags are shown first; they may name files, so a folder that
+    DIR is the folder that an error message named, or one that `fusilli run MODEL --dump-graph N` wrote: that graph is
+    run on the data in it and compared with the float64 reference and with what it computed then.
+
+    A failed compile: the flags are shown first; they may name files, so a folder that
     others can write to is refused. Exit code 1 if the compile still fails.
 
     \b
     Examples:
       fusilli replay ~/.cache/fusilli-plugin/failures/20260131-120000-conv-0a1b2c3d
       fusilli replay DIR --show
+      fusilli replay model.graph7
     """
+    if is_dump(folder):
+        ctx.exit(_run_dump(folder, show, as_json))
     failed = reproducer.load(folder)
     document = {
         "name": failed.name,
@@ -64,3 +72,31 @@ def _compile_again(failed: reproducer.Reproducer) -> str | None:
 
 def _versions(versions: dict[str, str | None]) -> str:
     return ", ".join(f"{name} {(version or 'unknown')[:16]}" for name, version in versions.items())
+
+
+def _run_dump(folder: Path, show: bool, as_json: bool) -> int:
+    """Runs a dumped graph; 1 if it is wrong."""
+    dump = load_dump(folder)
+    words = ", ".join(f"{key} {value}" for key, value in dump.about.items())
+    document: dict[str, object] = {"graph": dump.graph.name, "device": dump.device, "about": dict(dump.about)}
+    if show:
+        print_json(document) if as_json else click.echo(f"'{dump.graph.name}' on {dump.device}: {words}")
+        return 0
+    results = {tensor: tensor.empty() for tensor in dump.outputs}
+    with progress() as step:
+        step.say(f"running '{dump.graph.name}' on {dump.device}")
+        build(dump.graph, device=dump.device).run({**dump.inputs, **results})
+        comparisons = numerics.check(dump.graph, {**dump.inputs}, {**results})
+    same = all(np.array_equal(results[t], dump.outputs[t], equal_nan=_is_float(t)) for t in results)
+    wrong = [str(comparison) for comparison in comparisons if not comparison.ok]
+    if as_json:
+        print_json(document | {"ok": not wrong, "same": same, "compared": [str(each) for each in comparisons]})
+    else:
+        click.echo(f"'{dump.graph.name}' on {dump.device}: {words}")
+        click.echo("\n".join(str(each) for each in comparisons))
+        click.echo("the results are those of the dump" if same else "the results differ from those of the dump")
+    return 1 if wrong else 0
+
+
+def _is_float(tensor: TensorAttr) -> bool:
+    return not tensor.data_type.is_integer

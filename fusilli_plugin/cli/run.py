@@ -1,4 +1,4 @@
-"""``fusilli run``: a graph on a device, with given or random inputs, checked if asked."""
+"""``fusilli run``: a graph or a model on a device, with given or random inputs, checked if asked."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from fusilli_plugin.cli.base import (
     progress,
 )
 from fusilli_plugin.cli.graphs import load_graph
+from fusilli_plugin.cli.models import is_model, model_options
+from fusilli_plugin.cli.run_model import ModelRun, run_model
 from graph_api import TensorAttr, numerics
 from graph_api.numerics import Comparison
 from iree_bridge import Options, build
@@ -36,7 +38,26 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
               help="npz file with an array for each input, by tensor name. Default: random inputs.")  # fmt: skip
 @click.option("--outputs", type=_FILE, help="npz file to write the outputs to, by tensor name.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random inputs.")
-@click.option("--check", is_flag=True, help="Compare every element with the float64 reference.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Compare every element with the float64 reference; models: each graph with ONNX Runtime's CPU provider.",
+)
+@model_options
+@click.option("--report", is_flag=True, help="Models: print a table of the graphs, and write a page with pictures.")
+@click.option("--html", type=_FILE, help="Models: where the page goes. Default: MODEL.report.html here.")
+@click.option("--trace", type=_FILE, help="Models: write a trace for Perfetto or chrome://tracing.")
+@click.option(
+    "--dump-graph",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Models: write the graph of step N with its data to a folder that `fusilli replay` runs alone.",
+)
+@click.option(
+    "--dump-to",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Models: that folder. Default: MODEL.graphN here.",
+)
 @json_option
 @click.pass_context
 def run(
@@ -47,11 +68,20 @@ def run(
     outputs: Path | None,
     seed: int,
     check: bool,
+    dims: tuple[str, ...],
+    bound: tuple[str, ...],
+    layout: str,
+    report: bool,
+    html: Path | None,
+    trace: Path | None,
+    dump_graph: int | None,
+    dump_to: Path | None,
     as_json: bool,
 ) -> None:
-    r"""Run a graph once on a device.
+    r"""Run a graph or a model once on a device.
 
-    It is compiled first, unless the cache has its code.
+    It is compiled first, unless the cache has its code. A model is an ONNX file, a torch-dialect .mlir file, or what
+    `fusilli compile` made of one.
 
     Exit code 1 if --check finds a wrong element.
 
@@ -59,9 +89,30 @@ def run(
     Examples:
       fusilli run graph.json --device cpu --check
       fusilli run graph.json --device hip:1 --inputs in.npz --outputs out.npz
+      fusilli run model.onnx --device cpu --dim batch=1 --report --check
     """
-    graph = load_graph(graph_file)
     device = device or Options.from_env().device
+    if is_model(graph_file):
+        asked = ModelRun(
+            path=graph_file,
+            device=device,
+            inputs=inputs,
+            outputs=outputs,
+            seed=seed,
+            check=check,
+            dims=dims,
+            bound=bound,
+            layout=layout,
+            report=report,
+            html=html,
+            trace=trace,
+            dump=dump_graph,
+            dump_to=dump_to,
+        )
+        ctx.exit(run_model(asked, as_json))
+    if dims or bound or report or html or trace or dump_graph is not None or dump_to:
+        raise click.UsageError(f"{graph_file} is a graph; --help says which options are for models")
+    graph = load_graph(graph_file)
     arrays = load_inputs(graph, inputs) if inputs else graph.random_inputs(seed)
     results = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
     with progress() as step:

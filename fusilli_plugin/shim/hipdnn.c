@@ -115,9 +115,21 @@ static uint64_t next_serial = 1;
 static void lock_handles(void) { pthread_mutex_lock(&handles_mutex); }
 static void unlock_handles(void) { pthread_mutex_unlock(&handles_mutex); }
 
-__attribute__((constructor)) static void prepare_fork(void) {
-  pthread_atfork(lock_handles, unlock_handles, unlock_handles);
+// Held around calls of the dynamic loader, whose own lock a forked child may find locked for ever: so no thread of ours
+// is in there when the host forks.
+static pthread_mutex_t loader_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void before_fork(void) {
+  pthread_mutex_lock(&loader_mutex);
+  lock_handles();
 }
+
+static void after_fork(void) {
+  unlock_handles();
+  pthread_mutex_unlock(&loader_mutex);
+}
+
+__attribute__((constructor)) static void prepare_fork(void) { pthread_atfork(before_fork, after_fork, after_fork); }
 
 // A copy of a handle that is alive; 0 for anything else.
 static int find_handle(const void* wanted, handle_t* copy) {
@@ -144,11 +156,14 @@ static int match_hip(struct dl_phdr_info* info, size_t size, void* path) {
 
 static void* hip_function(const char* name) {
   char path[4096];
-  if (!dl_iterate_phdr(match_hip, path)) return NULL;
-  void* library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-  if (!library) return NULL;
-  void* function = dlsym(library, name);
-  dlclose(library);  // the host's own reference keeps it
+  void* function = NULL;
+  pthread_mutex_lock(&loader_mutex);
+  void* library = dl_iterate_phdr(match_hip, path) ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+  if (library) {
+    function = dlsym(library, name);
+    dlclose(library);  // the host's own reference keeps it
+  }
+  pthread_mutex_unlock(&loader_mutex);
   return function;
 }
 
@@ -157,6 +172,28 @@ static int32_t current_device(void) {
   int device = -1;
   return get_device && get_device(&device) == 0 ? device : -1;
 }
+
+typedef int (*is_capturing_t)(void* stream, int* status);
+
+// Whether work on a stream would go into a graph that the host captures. Loading code allocates and waits, which would
+// end the capture with an error, so it has to be refused before it does anything.
+static int is_captured(const handle_t* handle) {
+  enum { CAPTURE_IMPLICIT = 906 };  // the null stream, while another stream of the process is captured
+  static _Atomic(is_capturing_t) found;
+  static atomic_int is_absent;  // from old runtimes
+  if (handle->device < 0 || atomic_load(&is_absent)) return 0;
+  is_capturing_t is_capturing = atomic_load(&found);
+  if (!is_capturing) {
+    is_capturing = (is_capturing_t)hip_function("hipStreamIsCapturing");
+    if (!is_capturing) return atomic_store(&is_absent, 1), 0;
+    atomic_store(&found, is_capturing);
+  }
+  int status = 0, error = is_capturing(handle->stream, &status);
+  return error == CAPTURE_IMPLICIT || (error == 0 && status != 0);
+}
+
+#define REFUSE_CAPTURE(handle) \
+  REQUIRE(!is_captured(&handle), "the stream is being captured into a HIP graph; plans are made outside captures")
 
 // ---- base API -----------------------------------------------------------------------------------------------------
 
@@ -329,6 +366,7 @@ EXPORT status_t hipdnnEnginePluginCreateExecutionContext(handle_t* handle, const
   REQUIRE(VALID(config), "engine_config is NULL or empty");
   REQUIRE(VALID(graph), "op_graph is NULL or empty");
   FIND_HANDLE(known);
+  REFUSE_CAPTURE(known);
   START_PYTHON();
   uintptr_t made = 0;
   status_t status = done(fusilli_python.create_context(known.serial, known.device, (uintptr_t)known.stream,
@@ -402,6 +440,7 @@ EXPORT status_t hipdnnEnginePluginCreateExecutionContextFromSerialized(handle_t*
   REQUIRE(context, "execution_context is NULL");
   REQUIRE(VALID(serialized), "serialized is NULL or empty");
   FIND_HANDLE(known);
+  REFUSE_CAPTURE(known);
   START_PYTHON();
   uintptr_t made = 0;
   status_t status =

@@ -40,4 +40,5 @@ typedef struct {
   int32_t (*restore)(uint64_t serial, int32_t device, uintptr_t stream, uintptr_t data, size_t size,
                      uintptr_t* context);
   int32_t (*destroy_handle)(uint64_t serial);
+  int32_t (*attach_ort)(uintptr_t table); // fills a fusilli_ort_link
 } fusilli_link;

@@ -22,7 +22,7 @@ __all__ = ["MAX_PORTS", "MAX_TEXT", "CustomOpAttributes", "CustomOpBuilder", "Cu
 
 MAX_PORTS = 32
 """Most inputs and most outputs of a custom operation."""
-MAX_TEXT = 65536
+MAX_TEXT = 1 << 20
 """Longest template, in characters."""
 
 Reference = Callable[..., Sequence[Array]]

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from functools import partial
+from os import getpid
+from typing import Any, Final, Self
 
 from graph_api.errors import ExecutionError
 from graph_api.graph import Arguments
 from graph_api.tensor import TensorAttr
+from iree_bridge._locks import fork_safe_lock
 from iree_bridge._runtime import VmModule, reason
 from iree_bridge.buffers import Memory
 from iree_bridge.device import Device, Driver, inherited_driver
 from iree_bridge.runtime.arguments import Argument, PackReader
 from iree_bridge.runtime.lanes import Key, LanePool
-from iree_bridge.runtime.program import Program, load_module, workspace_size
+from iree_bridge.runtime.program import DirectProgram, Program, load_module, workspace_size
 
 __all__ = ["BoundCall", "Executable"]
 
+_LOG: Final = logging.getLogger(__name__)
 _MAX_STREAMS: Final = 8
 # Handing work to the thread pool and back costs 10 to 20 us, more when the machine is busy. Measured on 2 cores: one
 # does about 20 GFLOP/s in matrix products and streams about 20 GB/s; the pool pays from about 100 us of work on.
@@ -58,14 +62,15 @@ class Executable:
             ExecutionError: the device is not there, or the code does not load on it.
         """
         arguments = Arguments(*arguments)
-        self._setup(arguments, load_module(code), device, _cpu_driver(arguments, flops))
+        self._setup(arguments, load_module(code), code, device, _cpu_driver(arguments, flops))
 
-    def _setup(self, arguments: Arguments, module: VmModule, device: Device, driver: Driver) -> None:
+    def _setup(self, arguments: Arguments, module: VmModule, code: bytes, device: Device, driver: Driver) -> None:
         self.outputs: tuple[TensorAttr, ...] = tuple(arguments.outputs)
         self.inputs: tuple[TensorAttr, ...] = tuple(arguments.inputs)
         self.device = device
         self.workspace_size = workspace_size(module)
         self._module = module
+        self._code = code
         self._cpu_driver: Driver = driver
         self._arguments = (
             *(Argument(tensor, is_output=True) for tensor in self.outputs),
@@ -74,17 +79,41 @@ class Executable:
         # On a GPU numpy arrays go through copies, so nothing is quick to serve.
         self._reader = PackReader(self._arguments, quick=not device.is_gpu)
         self._place = (device.kind, device.index)
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._streams: OrderedDict[int | None, Executable] = OrderedDict()
         self._load()
 
     def _load(self) -> None:
-        driver = inherited_driver(self.device.driver or self._cpu_driver) if self.device.kind == "cpu" else None
-        self._program = Program(self._module, self.device, driver, self._arguments, self.workspace_size)
+        self._program = self._direct_program() or self._hal_program()
         self._pool = LanePool(self._program)
         # Threads and GPU contexts do not survive a fork; a driver that works in the calling thread does.
         self._pid = None if self._program.synchronous else os.getpid()
         self._broken = False
+
+    def _hal_program(self) -> Program:
+        driver = inherited_driver(self.device.driver or self._cpu_driver) if self.device.kind == "cpu" else None
+        return Program(self._module, self.device, driver, self._arguments, self.workspace_size)
+
+    def _direct_program(self) -> DirectProgram | None:
+        """On HIP: launches without IREE's driver, if what the code does can be recorded."""
+        if self.device.kind != "hip" or self.device.driver:
+            return None
+        from iree_bridge.direct.launching import load  # HIP only
+        from iree_bridge.direct.recording import UnrecordableError
+
+        self.device.enter()
+        sizes = [argument.nbytes for argument in self._arguments]
+        try:
+            loaded = load(self._code, sizes, self.workspace_size, self.device.index)
+        except UnrecordableError as error:
+            _LOG.info("%r is launched by IREE's driver: its launches cannot be recorded: %s", self, error)
+            return None
+        return DirectProgram(self.device, self._arguments, self.workspace_size, loaded)
+
+    @property
+    def keeps_memory(self) -> bool:
+        """True if a launch needs device memory that no caller can give; launches by ``run_pointers`` share it."""
+        return isinstance(self._program, DirectProgram) and bool(self._program.loaded.recording.temporaries)
 
     def run(self, pack: Mapping[Any, object]) -> None:
         """Runs the graph; outputs are written in place.
@@ -159,7 +188,7 @@ class Executable:
             if other is None:
                 other = Executable.__new__(Executable)
                 arguments = Arguments(self.outputs, self.inputs)
-                other._setup(arguments, self._module, self.device.on_stream(stream), self._cpu_driver)
+                other._setup(arguments, self._module, self._code, self.device.on_stream(stream), self._cpu_driver)
                 self._streams[stream] = other
                 if len(self._streams) > _MAX_STREAMS:
                     self._streams.popitem(last=False)
@@ -233,7 +262,8 @@ class Executable:
     def _failure(self, error: BaseException) -> ExecutionError:
         """The error of a failed launch. A GPU device starts anew after it: IREE repeats its first error for ever."""
         if self.device.is_gpu:
-            self.device.discard(self._program.hal)
+            if isinstance(self._program, Program):
+                self.device.discard(self._program.hal)
             self._broken = True
         names = ", ".join(f"'{tensor.name}'" for tensor in self.outputs)
         return ExecutionError(f"the launch that computes {names} failed on {self.device}: {reason(error)}")
@@ -247,45 +277,56 @@ class Executable:
         )
 
 
-class BoundCall:
+class BoundCall(partial[None]):
     """A launch with its buffers bound; made by ``Executable.bind``. Call it as often as you like.
 
-    It keeps the bound objects alive. Threads may share it; calls that overlap in time write the same outputs.
+    It keeps the bound objects alive. Threads may share it; calls that overlap in time write the same outputs. What has
+    happened when a call returns: see ``Executable``. A call raises ExecutionError if the device reports a failure.
+
+    Attributes:
+        func: what a call does, as a function.
     """
 
-    __slots__ = ("_executable", "_idle", "_kept", "_key", "_program", "_simple")
+    # A partial, because calling one costs less than calling a __call__ of ours.
 
-    def __init__(self, executable: Executable, key: Key, kept: object) -> None:
-        self._executable = executable
-        self._key = key
-        self._kept = kept
-        self._simple = executable._pid is None
-        self._program = executable._program
-        self._idle: list[Callable[[], None]] = [executable._prepared(key)]
+    def __new__(cls, executable: Executable, key: Key, kept: object) -> Self:
+        made = super().__new__(cls, _bound_launch(executable, key))
+        made._kept = kept
+        return made
 
-    def __call__(self) -> None:
-        """Runs the graph on the bound buffers; see ``Executable`` for what has happened when this returns.
+    _kept: object
 
-        Raises:
-            ExecutionError: the device reports a failure.
-        """
-        if not self._simple:
-            self._before_launch()
+
+def _bound_launch(executable: Executable, key: Key) -> Callable[[], None]:
+    """A launch of ``key`` in the form that takes least time: a function whose variables are cells."""
+    idle = [executable._prepared(key)]
+
+    def launch() -> None:
         try:
-            launch = self._idle.pop()
+            run = idle.pop()
         except IndexError:  # another thread is in a call, or the last launch failed
-            launch = self._executable._prepared(self._key)
+            run = executable._prepared(key)
         try:
-            launch()
+            run()
         except _IREE_ERRORS as error:
-            raise self._executable._failure(error) from error
-        self._idle.append(launch)
+            raise executable._failure(error) from error
+        idle.append(run)
 
-    def _before_launch(self) -> None:
-        self._executable._before_launch()
-        if self._program is not self._executable._program:  # loaded anew, after a fork or a failure
-            self._program = self._executable._program
-            self._idle.clear()
+    if executable._pid is None:
+        return launch
+    program = executable._program
+    waits = program.waits
+
+    def checked_launch() -> None:
+        nonlocal program
+        if waits or executable._broken or executable._pid != getpid() or executable._program is not program:
+            executable._before_launch()
+            if executable._program is not program:  # loaded anew, after a fork or a failure
+                program = executable._program
+                idle.clear()
+        launch()
+
+    return checked_launch
 
 
 def _cpu_driver(arguments: Arguments, flops: int | None) -> Driver:

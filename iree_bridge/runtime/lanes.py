@@ -10,7 +10,7 @@ import ctypes
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,10 +24,13 @@ from iree_bridge._runtime import (
     VmVariantList,
 )
 from iree_bridge.buffers import ALIGNMENT, import_pointer
-from iree_bridge.runtime.arguments import check_outputs_apart
-from iree_bridge.runtime.program import Program
+from iree_bridge.runtime.arguments import Argument, check_outputs_apart
+from iree_bridge.runtime.program import DirectProgram, Program
 
-__all__ = ["GpuLane", "HostLane", "Key", "Lane", "LanePool"]
+if TYPE_CHECKING:
+    from iree_bridge.direct.launching import DeviceMemory, Staged
+
+__all__ = ["DirectLane", "GpuLane", "HostLane", "Key", "Lane", "LanePool"]
 
 Key = tuple[int, ...]
 """The pointer of each argument; after them, unless both are 0: workspace pointer, bit mask of host memory on a GPU."""
@@ -66,18 +69,11 @@ class _DeviceCopy(NamedTuple):
 
 
 class Lane:
-    """The parts that CPU and GPU lanes share."""
+    """What all lanes share: they make frames, and keep them."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, arguments: tuple[Argument, ...]) -> None:
+        self._arguments = arguments
         self._frames: dict[Key, Callable[[], None]] = {}
-        self._workspace: HalBuffer | None = None
-
-    def __del__(self) -> None:
-        # Buffers and semaphores do not keep their device open, and closing it first is a crash: so they go before
-        # ``program`` does.
-        for name in ("_frames", "_workspace", "_scratch", "_pinned", "_timeline"):
-            self.__dict__.pop(name, None)
 
     def launch(self, key: Key) -> None:
         """Runs the function on the buffers of ``key``; the frame for it is made once."""
@@ -104,14 +100,79 @@ class Lane:
 
     def _staged(self, pointers: Sequence[int]) -> tuple[bool, ...]:
         """Which arguments go through scratch memory: misaligned ones, and outputs whose memory is an input's too."""
-        shared = check_outputs_apart(self.program.arguments, pointers)
+        shared = check_outputs_apart(self._arguments, pointers)
         return tuple(both or pointer % ALIGNMENT != 0 for both, pointer in zip(shared, pointers, strict=True))
 
     def _parts(self, key: Key) -> tuple[list[int], int, int]:
         """Pointers, workspace pointer, mask."""
-        count = len(self.program.arguments)
+        count = len(self._arguments)
         workspace, mask = key[count:] or (0, 0)
         return list(key[:count]), workspace, mask
+
+
+class DirectLane(Lane):
+    """A lane of a HIP device that makes recorded launches, in the calling thread."""
+
+    def __init__(self, program: DirectProgram) -> None:
+        super().__init__(program.arguments)
+        self.program = program
+        self._workspace: DeviceMemory | None = None
+        self._scratch: dict[int, DeviceMemory] = {}
+        self._temporaries: list[DeviceMemory] | None = None
+
+    def prepare(self, key: Key) -> Callable[[], None]:
+        """See ``Lane``."""
+        program = self.program
+        pointers, workspace, mask = self._parts(key)
+        staged = []
+        for index, through_scratch in enumerate(self._staged(pointers)):
+            on_host = bool(mask >> index & 1)
+            if on_host or through_scratch:
+                copy = self._copy(index, pointers[index], on_host)
+                staged.append(copy)
+                pointers[index] = copy.scratch.address
+        if self._temporaries is None:
+            self._temporaries = [self._allocate(nbytes) for nbytes in program.loaded.recording.temporaries]
+        own = [self._workspace_address(workspace), *(memory.address for memory in self._temporaries)]
+        stream, kept = program.device.stream or 0, (self._workspace, self._temporaries)
+        return program.loaded.prepare((*pointers, *own), stream, staged=staged, waits=program.waits, kept=kept)
+
+    def _copy(self, index: int, pointer: int, on_host: bool) -> Staged:
+        from iree_bridge.direct.launching import Staged
+
+        argument = self._arguments[index]
+        if index not in self._scratch:
+            self._scratch[index] = self._allocate(argument.nbytes)
+        read, written = not argument.is_output or argument.has_gaps, argument.is_output
+        return Staged(pointer, self._scratch[index], argument.nbytes, on_host, read, written)
+
+    def _workspace_address(self, given: int) -> int:
+        size = self.program.workspace_size
+        if not size or (given and given % ALIGNMENT == 0):
+            return given
+        if self._workspace is None:
+            self._workspace = self._allocate(size)
+        return self._workspace.address
+
+    def _allocate(self, nbytes: int) -> DeviceMemory:
+        from iree_bridge.direct.launching import DeviceMemory
+
+        return DeviceMemory(self.program.device.index, nbytes)
+
+
+class _HalLane(Lane):
+    """The parts that CPU and GPU lanes of IREE's drivers share."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program.arguments)
+        self.program = program
+        self._workspace: HalBuffer | None = None
+
+    def __del__(self) -> None:
+        # Buffers and semaphores do not keep their device open, and closing it first is a crash: so they go before
+        # ``program`` does.
+        for name in ("_frames", "_workspace", "_scratch", "_pinned", "_timeline"):
+            self.__dict__.pop(name, None)
 
     def _argument_list(self, buffers: list[HalBuffer], workspace: int, *fences: HalFence) -> VmVariantList:
         items: Any = VmVariantList(len(buffers) + 1 + len(fences))  # its stub knows one of the types it takes
@@ -136,7 +197,7 @@ class Lane:
         return self.program.hal.allocator.allocate_buffer(memory, usage, nbytes)
 
 
-class HostLane(Lane):
+class HostLane(_HalLane):
     """A lane of a CPU driver."""
 
     def __init__(self, program: Program) -> None:
@@ -248,7 +309,7 @@ class _Timeline:
         self._hal.queue_execute(commands, wait, signal)
 
 
-class GpuLane(Lane):
+class GpuLane(_HalLane):
     """A lane of a GPU driver: launches are ordered by a timeline, copies for staged buffers included."""
 
     def __init__(self, program: Program) -> None:
@@ -306,10 +367,12 @@ class LanePool:
         idle: lanes that no launch uses. ``pop`` one (or make a new one), ``append`` it when its launch has succeeded.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program | DirectProgram) -> None:
         self._program = program
         self.idle: list[Lane] = []
 
     def new_lane(self) -> Lane:
         """A lane that is in no pool."""
+        if isinstance(self._program, DirectProgram):
+            return DirectLane(self._program)
         return GpuLane(self._program) if self._program.device.is_gpu else HostLane(self._program)

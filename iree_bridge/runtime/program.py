@@ -1,15 +1,18 @@
-"""Loaded code: a module in a context of one HAL device, and its functions."""
+"""Loaded code: a module in a context of one HAL device and its functions, or a recording of what they do."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from graph_api.errors import ExecutionError
 from iree_bridge._runtime import INSTANCE, VmContext, VmFunction, VmModule, create_hal_module, reason
 from iree_bridge.device import Device, Driver
 from iree_bridge.runtime.arguments import Argument
 
-__all__ = ["Program", "load_module", "workspace_size"]
+if TYPE_CHECKING:
+    from iree_bridge.direct.launching import LoadedCode
+
+__all__ = ["DirectProgram", "Program", "load_module", "workspace_size"]
 
 _MAIN: Final = "main"
 _ASYNC: Final = "main$async"
@@ -80,6 +83,29 @@ class Program:
             ) from error
         self.function: VmFunction = _function(module, _MAIN)
         self.async_function: VmFunction = _function(module, _ASYNC)
+
+
+class DirectProgram:
+    """Code for a HIP device whose launches are recorded, so that IREE's driver has no part in them.
+
+    Attributes:
+        device: where it runs.
+        arguments: outputs, then inputs.
+        workspace_size: bytes.
+        loaded: the recorded code on the device.
+        synchronous, waits: as for `Program`.
+    """
+
+    synchronous: Final = False
+
+    def __init__(
+        self, device: Device, arguments: tuple[Argument, ...], workspace_bytes: int, loaded: LoadedCode
+    ) -> None:
+        self.device = device
+        self.arguments = arguments
+        self.workspace_size = workspace_bytes
+        self.loaded = loaded
+        self.waits = device.stream is None
 
 
 def _function(module: VmModule, name: str) -> VmFunction:

@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "no_name": ("signature", ADD.replace("@{FUNC_NAME}", "@mine")),
     "public": ("signature", ADD.replace("private ", "")),
     "other_type": ("signature", ADD.replace("%b: {IN1_TYPE}", "%b: !torch.vtensor<[9,9],f32>")),
-    "dynamic_type": ("syntax", ADD.replace("%b: {IN1_TYPE}", "%b: !torch.vtensor<[?,3],f32>")),
+    "dynamic_type": ("signature", ADD.replace("%b: {IN1_TYPE}", "%b: !torch.vtensor<[?,3],f32>")),
     "other_result": ("signature", ADD.replace("-> {OUT0_TYPE} {", "-> !torch.vtensor<[1],f32> {")),
     "one_argument": ("signature", ADD.replace(", %b: {IN1_TYPE}) ->", ") ->")),
     "attributes": ("signature", ADD.replace("{OUT0_TYPE} {", '{OUT0_TYPE} attributes {"noinline"} {')),

@@ -84,3 +84,56 @@ def test_what_is_no_mlir_is_a_compile_error_that_names_the_node() -> None:
 def test_the_emitter_checks_the_text_itself() -> None:
     with pytest.raises(NotSupportedError, match="hal.executable"):
         emit_module(graph(REFUSED["hal"][1], [(4, 3), (4, 3)], [(4, 3)]).validate(), CPU)
+
+
+LOOP = """
+func.func private @{FUNC_NAME}(%x: {IN0_TYPE}, %y: {IN1_TYPE}) -> {OUT0_TYPE} {
+  %n = torch.constant.int 5
+  %true = torch.constant.bool true
+  %int-1 = torch.constant.int -1
+  %r = torch.prim.Loop %n, %true, init(%x) {
+  ^bb0(%i: !torch.int, %acc: {IN0_TYPE}):
+    %one = torch.constant.int 1
+    %next = torch.aten.add.Tensor %acc, %y, %one : {IN0_TYPE}, {IN1_TYPE}, !torch.int -> {IN0_TYPE}
+    torch.prim.Loop.condition %true, iter(%next : {IN0_TYPE})
+  } : (!torch.int, !torch.bool, {IN0_TYPE}) -> {OUT0_TYPE}
+  return %r : {OUT0_TYPE}
+}
+"""
+
+
+def test_loops_of_constant_length_pass() -> None:
+    assert checked_text(node(LOOP), "f")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("%n = torch.constant.int 5", "%n = torch.constant.int -5", "is no earlier constant"),
+        ("%n = torch.constant.int 5", "%n = torch.aten.item %x : {IN0_TYPE} -> !torch.int", "is no earlier constant"),
+        ("%n = torch.constant.int 5", "%n = torch.constant.int 999999999", "999999999 rounds"),
+        ("Loop %n", "Loop %one", "%one, is no earlier constant"),
+        ("Loop %n", "Loop %i", "%i, is no earlier constant"),
+        ("Loop %n", "Loop %n-1", "%n-1, is no earlier constant"),  # another name, not a difference
+    ],
+)
+def test_other_loops_do_not(old: str, new: str, message: str) -> None:
+    with pytest.raises(CustomTextError, match=message):
+        checked_text(node(LOOP.replace(old, new)), "f")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%f-Inf = torch.constant.float 0xFFF0000000000000",
+        "%l = torch.vtensor.literal(dense<0xFF800000> : tensor<f32>) : !torch.vtensor<[],f32>",
+        '%l = torch.vtensor.literal(dense<"0x00ABCDEF"> : tensor<2xf16>) : !torch.vtensor<[2],f16>',
+        '%s = torch.constant.str "bij,bjk->bik"',
+        "%d = torch.aten.tanh %x : !torch.vtensor<[?,3],f32> -> !torch.vtensor<[?,3],f32>",
+        "%q = torch.aten.int_repr %x : !torch.vtensor<[2],!torch.quint8> -> !torch.vtensor<[2],ui8>",
+        "%o = torch.derefine %x : !torch.none to !torch.optional<int>",
+        "%c = torch.aten.view_as_complex %x : !torch.vtensor<[2,2],f32> -> !torch.vtensor<[2],complex<f32>>",
+    ],
+)
+def test_what_importers_of_models_write_passes(line: str) -> None:
+    assert checked_text(node(ADD.replace("%one =", line + "\n  %one =")), "f")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 import subprocess
 import sys
@@ -28,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
         ("hip", "hip", 0, "hip:0"),
         (" hip:1 ", "hip", 1, "hip:1"),
         ("cuda:0", "cuda", 0, "cuda:0"),
+        ("hip-iree", "hip", 0, "hip-iree:0"),
+        ("hip-iree:1", "hip", 1, "hip-iree:1"),
     ],
 )
 def test_names(text: str, kind: str, index: int, name: str) -> None:
@@ -37,7 +40,9 @@ def test_names(text: str, kind: str, index: int, name: str) -> None:
     assert device.is_gpu == (kind != "cpu")
 
 
-@pytest.mark.parametrize("text", ["", "gpu", "hip:", "hip:-1", "hip:x", "cpu:1", "cuda:0:1", "hip:9999", None, 3])
+@pytest.mark.parametrize(
+    "text", ["", "gpu", "hip:", "hip:-1", "hip:x", "cpu:1", "cuda:0:1", "hip:9999", "cuda-iree", None, 3]
+)
 def test_unknown_names_are_refused(text: str) -> None:
     with pytest.raises(ExecutionError, match="is unknown; use 'cpu', 'hip'|the CPU is one device"):
         Device.parse(text)
@@ -106,6 +111,22 @@ def test_hip(name: str, library: Path) -> None:
 
 
 @pytest.mark.iree_cpu
+@pytest.mark.parametrize("name", ["streams", "arrays", "dlpack", "misaligned", "failures", "bounded", "forked"])
+def test_hip_by_irees_driver(name: str, library: Path) -> None:
+    scenario(name, library, MALLOC_PERTURB_="165", SCENARIO_DEVICE="hip-iree")
+
+
+@pytest.mark.iree_cpu
+def test_what_cannot_be_recorded_goes_to_irees_driver(library: Path) -> None:
+    scenario("unrecordable", library)
+
+
+@pytest.mark.iree_cpu
+def test_launches_that_overlap_have_workspaces_of_their_own(library: Path) -> None:
+    scenario("threads", library, SCENARIO_CHAIN=str(vmfb.compiled(vmfb.CHAIN, "gfx942")))
+
+
+@pytest.mark.iree_cpu
 def test_hip_with_two_devices(library: Path) -> None:
     scenario("devices", library, STANDIN_HIP_DEVICES="2", STANDIN_HIP_ARCH="gfx942:sramecc+:xnack-,gfx90a")
 
@@ -115,6 +136,7 @@ def test_hip_without_a_device(library: Path) -> None:
     scenario("no_gpu", library, STANDIN_HIP_DEVICES="0")
 
 
+@pytest.mark.skipif(ctypes.util.find_library("amdhip64") is not None, reason="this machine has a HIP runtime")
 def test_a_missing_hip_runtime_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     script = """
 import ctypes

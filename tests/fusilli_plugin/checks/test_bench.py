@@ -6,28 +6,41 @@ from pathlib import Path
 
 import pytest
 
+from fusilli_plugin.build import BuildError
 from fusilli_plugin.checks import bench
-from fusilli_plugin.checks.bench import Measurement, main, native_compiler, report
+from fusilli_plugin.checks.bench import Measurement, edge, native_compiler, report
+from fusilli_plugin.checks.bench.__main__ import main
+from fusilli_plugin.checks.bench.edge import Edge
 from graph_api import FusilliError
+from tests.fusilli_plugin.plugin.hosting import python_library
 
 FOUND = [
     Measurement("compile", (1.2, 1.0, 1.1), 1.15, native=(1.0, 1.1, 1.05)),
     Measurement("build", (0.020, 0.0161, 0.010), 15e-3),
     Measurement("call", (3.5e-6, 3.6e-6, 9e-6), 4e-6),
+    Measurement("pinned memory", (512 * 2.0**20,), 128 * 2.0**20, unit="B"),
+    Measurement("host", (), 5e-6, skipped="there is no C compiler"),
 ]
 
 
 def test_medians_and_verdicts() -> None:
-    assert [(m.median, m.met) for m in FOUND] == [(1.1, True), (0.0161, False), (3.6e-6, True)]
+    assert [(m.median, m.verdict) for m in FOUND[:4]] == [
+        (1.1, "met"), (0.0161, "MISSED"), (3.6e-6, "met"), (2.0**29, "MISSED"),
+    ]  # fmt: skip
     assert FOUND[0].value == pytest.approx(1.1 / 1.05)
+    assert FOUND[4].verdict == "skipped"
+    assert not FOUND[4].met
 
 
 def test_the_table() -> None:
     assert list(report(FOUND)) == [
-        "what     median   min .. max      native  ratio  goal",
-        "compile  1.1 s    1 s .. 1.2 s    1.05 s  1.05   <= 1.15x  met",
-        "build    16.1 ms  10 ms .. 20 ms                 <= 15 ms  MISSED",
-        "call     3.6 us   3.5 us .. 9 us                 <= 4 us   met",
+        "what           median   min .. max          native  ratio  goal",
+        "compile        1.1 s    1 s .. 1.2 s        1.05 s  1.05   <= 1.15x    met",
+        "build          16.1 ms  10 ms .. 20 ms                     <= 15 ms    MISSED",
+        "call           3.6 us   3.5 us .. 9 us                     <= 4 us     met",
+        "pinned memory  512 MiB  512 MiB .. 512 MiB                 <= 128 MiB  MISSED",
+        "host                                                       <= 5 us     skipped",
+        "skipped: there is no C compiler",
     ]
 
 
@@ -37,12 +50,13 @@ def test_a_missed_goal_is_said_and_is_no_error(
     monkeypatch.setattr(bench, "measure", lambda **_: FOUND)
     out = tmp_path / "bench.json"
     assert main(["--json", str(out)]) == 0
-    assert "missed: build\n" in capsys.readouterr().out
+    assert "missed: build, pinned memory\n" in capsys.readouterr().out
     data = json.loads(out.read_text())
     assert [(row["name"], row["met"]) for row in data["measurements"]] == [
-        ("compile", True), ("build", False), ("call", True),
+        ("compile", True), ("build", False), ("call", True), ("pinned memory", False), ("host", False),
     ]  # fmt: skip
     assert data["measurements"][0]["native"] == [1.0, 1.1, 1.05]
+    assert data["measurements"][4]["median"] is None
     assert set(data["machine"]) == {"iree", "python", "machine", "cpus", "load"}
 
 
@@ -64,6 +78,39 @@ def test_the_native_compiler_is_a_program_of_the_wheel() -> None:
     assert binary.read_bytes()[:4] == b"\x7fELF"
     out = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True, timeout=60)
     assert "IREE compiler version" in out.stdout
+
+
+def test_without_a_c_compiler_the_edge_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> list[str]:
+        raise BuildError("the shim needs a C compiler")
+
+    monkeypatch.setattr(edge, "c_compiler", none)
+    made = Edge.prepare(tmp_path, 10)
+    assert made.skipped == made.hip_skipped == "the shim needs a C compiler"
+    made.warm()  # nothing to do
+
+
+def test_without_the_stand_in_only_hip_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python_library()
+    monkeypatch.setattr(edge, "_STANDIN", tmp_path / "nowhere.c")
+    made = Edge.prepare(tmp_path / "edge", 10)
+    assert not made.skipped
+    assert "stand-in for HIP is part of a source tree's tests" in made.hip_skipped
+
+
+@pytest.mark.mlir
+@pytest.mark.iree_cpu
+def test_the_c_program_measures_cpu_and_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python_library()
+    monkeypatch.setattr(edge, "_BATCHES", 3)
+    made = Edge.prepare(tmp_path / "edge", 10)
+    made.warm()
+    seen = made.sample()
+    assert list(seen) == list(edge.GOALS)
+    assert all(0 < value < 60 for value in seen.values())
+    on_hip = made.sample_hip()
+    assert list(on_hip) == list(edge.HIP_GOALS)
+    assert on_hip["host memory pinned by four streams"] == 0
 
 
 @pytest.mark.slow

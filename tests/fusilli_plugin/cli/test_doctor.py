@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from graph_api import ExecutionError
+from tests.fusilli_plugin.plugin.hosting import ROOT, build_plugin
 
 Fusilli = Callable[..., Result]
 
@@ -67,6 +70,82 @@ def test_the_default_device_is_tried_where_it_is(fusilli: Fusilli, monkeypatch: 
     found = report(fusilli("doctor", "--json"))
     assert found["hip devices"]["detail"] == "hip:0 (gfx942) through libamdhip64.so.7"
     assert found["self-test on hip"]["detail"] == "right on hip"
+
+
+@pytest.fixture
+def engines_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is hipDNN's only one."""
+    folder = tmp_path / "engines"
+    folder.mkdir()
+    monkeypatch.setenv("HIPDNN_PLUGIN_DIR", str(folder))
+    return folder
+
+
+def other_plugin(path: Path, name: str) -> Path:
+    """The tiny plugin under the name of an engine."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("the other plugin is compiled with cc, which is not here")
+    text = (ROOT / "tests" / "hipdnn_backend" / "plugin" / "tiny_plugin.c").read_text()
+    source = path.with_suffix(".c")
+    source.write_text(text.replace('"TINY_ENGINE"', f'"{name}"'))
+    command = [compiler, "-std=gnu11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", str(path), str(source)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    source.unlink()
+    return path
+
+
+def plugin_lines(result: Result) -> list[dict[str, str]]:
+    return [
+        line for line in json.loads(result.stdout)["findings"] if line["what"].startswith(("hipDNN plugin", "engine "))
+    ]
+
+
+@pytest.mark.usefixtures("no_self_test")
+def test_plugins_of_others_are_listed(fusilli: Fusilli, engines_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusilli_plugin.checks.environment._ask_drivers", dict)
+    other_plugin(engines_folder / "libother.so", "TINY_ENGINE")
+    (engines_folder / "libbroken.so").write_text("no library")
+    broken, other = plugin_lines(fusilli("doctor", "--json"))
+    assert (broken["status"], other["status"]) == ("absent", "ok")
+    assert "libbroken.so" in broken["detail"]
+    assert "TINY_ENGINE" in other["detail"]
+
+
+@pytest.mark.usefixtures("no_self_test")
+def test_a_second_plugin_with_our_engine_is_reported(
+    fusilli: Fusilli, engines_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """hipDNN loads in the order of paths and refuses the second plugin with an engine id, all of it."""
+    monkeypatch.setattr("fusilli_plugin.checks.environment._ask_drivers", dict)
+    ours = build_plugin(engines_folder)
+    (line,) = plugin_lines(fusilli("doctor", "--json"))
+    assert line["status"] == "ok"
+    assert str(ours) in line["detail"]
+    other = other_plugin(engines_folder / "libafusilli.so", "FUSILLI_ENGINE")
+    result = fusilli("doctor", "--json")
+    assert result.exit_code == 1
+    first, second = plugin_lines(result)
+    assert first["what"] == second["what"] == "engine FUSILLI_ENGINE twice"
+    assert f"{other} (tiny 0.1: FUSILLI_ENGINE) is loaded first" in first["detail"]
+    assert str(other) in second["detail"]
+    assert str(ours) in second["detail"]
+    assert "FUSILLI_ENGINE_NAME" in second["advice"]
+    monkeypatch.setenv("FUSILLI_ENGINE_NAME", "ACME_FUSILLI")
+    assert [line["status"] for line in plugin_lines(fusilli("doctor", "--json"))] == ["ok", "ok"]
+    monkeypatch.delenv("FUSILLI_ENGINE_NAME")
+    ours.unlink()
+    (line,) = plugin_lines(fusilli("doctor", "--json"))
+    assert (line["what"], line["status"]) == ("engine FUSILLI_ENGINE of another plugin", "broken")
+
+
+@pytest.mark.usefixtures("no_self_test")
+def test_a_plugin_folder_that_is_not_there(fusilli: Fusilli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusilli_plugin.checks.environment._ask_drivers", dict)
+    monkeypatch.setenv("HIPDNN_PLUGIN_DIR", "/nonexistent/folder.so")
+    (line,) = plugin_lines(fusilli("doctor", "--json"))
+    assert line["status"] == "broken"
+    assert "/nonexistent/folder.so" in line["detail"]
 
 
 def test_what_is_broken_is_reported_with_advice(

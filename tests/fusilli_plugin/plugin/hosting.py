@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,18 @@ import numpy as np
 import pytest
 
 from fusilli_plugin.build import compile_shim
+from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.importers import import_graph
 from fusilli_plugin.install import Place, write_sidecar
 from graph_api import Graph
 from graph_api.numerics import check
-from hipdnn_backend.wire import decode_graph
+from hipdnn_backend.wire import EngineConfig, decode_graph
+from iree_bridge import Options
+from tests.fusilli_plugin.plugin.reference import reference_text
 
 ROOT = Path(__file__).resolve().parents[3]
 HOST = Path(__file__).with_name("host")
+HOST_LIBRARIES = ("-pthread", "-ldl", "-lm")
 GRAPHS = ROOT / "tests" / "data" / "hipdnn_graphs"
 
 
@@ -40,10 +44,14 @@ def build_host(folder: Path) -> Path:
     if compiler is None:
         pytest.skip("the test host is compiled with cc, which is not here")
     program = folder / "host"
-    command = [compiler, "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
-    sources = [str(HOST / "plugin.c"), str(HOST / "host.c")]
-    subprocess.run([*command, *sources, "-pthread", "-ldl"], check=True, capture_output=True, timeout=120)
+    command = [compiler, "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
+    subprocess.run([*command, *host_sources(), *HOST_LIBRARIES], check=True, capture_output=True, timeout=120)
     return program
+
+
+def host_sources() -> list[str]:
+    """The files of the test program."""
+    return sorted(map(str, HOST.glob("*.c")))
 
 
 @dataclass
@@ -66,12 +74,36 @@ class Case:
         return [str(found) for found in check(self.graph, dict(self.inputs), outputs) if not found.ok]
 
 
-def make_case(folder: Path, data: bytes, seed: int = 0) -> Case:
-    """Seeded inputs for a graph, in its layout, with their uids."""
-    folder.mkdir(parents=True, exist_ok=True)
+def make_case(
+    folder: Path,
+    data: bytes,
+    seed: int = 0,
+    *,
+    allowed: float | None = None,
+    inputs: Mapping[str, object] | None = None,
+) -> Case:
+    """Seeded inputs for a graph, in its layout, with their uids; what the host's own reference computes.
+
+    Args:
+        folder: made if it is not there.
+        data: the graph as hipDNN hands it over.
+        seed: of the inputs.
+        allowed: see `reference_text`.
+        inputs: values of inputs by name, instead of random ones.
+    """
     graph = import_graph(decode_graph(data))
-    inputs = graph.random_inputs(seed)
+    arrays = graph.random_inputs(seed)
+    for tensor, array in arrays.items():
+        if inputs and tensor.name in inputs:
+            array[...] = inputs[tensor.name]
+    write_pack(folder, graph, arrays, allowed)
     (folder / "graph.bin").write_bytes(data)
+    return Case(folder, graph, arrays)
+
+
+def write_pack(folder: Path, graph: Graph, inputs: Mapping[Any, np.ndarray], allowed: float | None = None) -> None:
+    """The buffers of one execution, and the graph as the host's own reference reads it."""
+    folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for tensor, array in inputs.items():
         flat = np.lib.stride_tricks.as_strided(array, (tensor.nbytes // array.itemsize,), (array.itemsize,))
@@ -79,7 +111,7 @@ def make_case(folder: Path, data: bytes, seed: int = 0) -> Case:
         lines.append(f"{tensor.uid} {tensor.nbytes} {tensor.uid}.in")
     lines += [f"{tensor.uid} {tensor.nbytes} -" for tensor in graph.arguments().outputs]
     (folder / "pack").write_text("\n".join(lines) + "\n")
-    return Case(folder, graph, inputs)
+    (folder / "reference").write_text(reference_text(graph, allowed))
 
 
 @dataclass
@@ -89,6 +121,12 @@ class Session:
     plugin: Path
     host: Path
     cache: Path
+
+    def warm(self, data: bytes) -> None:
+        """Compile a graph in this process, whose compiler is warm, so that a host finds it in the cache."""
+        options = replace(Options.from_env(), cache_dir=self.cache, device="cpu", claim="all")
+        engine = FusilliEngine("cpu", options=options)
+        engine.workspace_size(data, EngineConfig(engine_id=engine.id))
 
     def environment(self, **more: str) -> dict[str, str]:
         """What the host gets to see."""

@@ -22,7 +22,9 @@ SERVED = sorted(path.stem for path in GRAPHS.glob("*.bin"))
 @pytest.mark.parametrize("name", SERVED)
 def test_the_order_of_calls_of_a_backend(session: Session, case: MakeCase, name: str) -> None:
     each = case(name)
-    assert session.run("walk", each.folder).startswith("workspace ")
+    said = session.run("walk", each.folder)
+    assert re.search(r"^reference \d+ elements", said, re.MULTILINE)
+    assert re.search(r"^workspace \d+$", said, re.MULTILINE)
     assert each.wrong() == []
 
 
@@ -59,23 +61,6 @@ def test_being_unloaded_and_loaded_again(session: Session, case: MakeCase) -> No
     assert each.wrong() == []
 
 
-def _growth(text: str) -> int:
-    found = re.search(r"growth_kib (-?\d+)", text)
-    assert found is not None
-    return int(found[1])
-
-
-def test_a_life_of_many_plans_leaves_nothing_behind(session: Session, case: MakeCase) -> None:
-    each = case("conv_bias_relu")
-    assert _growth(session.run("cycles", each.folder, 300)) < 2048
-    assert each.wrong() == []
-
-
-@pytest.mark.slow
-def test_two_thousand_plans_leave_nothing_behind(session: Session, case: MakeCase) -> None:
-    assert _growth(session.run("cycles", case("conv_bias_relu").folder, 2000)) < 4096
-
-
 def test_a_context_belongs_to_no_handle(session: Session, case: MakeCase) -> None:
     each = case("conv_bias_relu")
     session.run("handles", each.folder, MALLOC_PERTURB_="165")
@@ -84,24 +69,12 @@ def test_a_context_belongs_to_no_handle(session: Session, case: MakeCase) -> Non
 
 def test_plans_as_bytes(session: Session, case: MakeCase) -> None:
     each = case("conv_bias_relu")
-    session.run("serialized", each.folder, 40)
-    assert each.wrong() == []
-
-
-def test_a_forked_child_executes_and_builds(session: Session, case: MakeCase) -> None:
-    each = case("conv_bias_relu")
-    session.run("forked", each.folder)
+    session.run("serialized", each.folder, 200)
     assert each.wrong() == []
 
 
 def test_signals_locale_and_environment_stay_the_hosts(session: Session, case: MakeCase) -> None:
     session.run("alone", case("pw_relu").folder)
-
-
-def test_plans_destroyed_while_the_process_ends(session: Session, case: MakeCase) -> None:
-    each = case("pw_relu")
-    session.run("at_exit", each.folder)
-    assert each.wrong() == []
 
 
 @pytest.mark.parametrize("child", ["ignore", "reap"])

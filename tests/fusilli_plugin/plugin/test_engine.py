@@ -253,6 +253,29 @@ def test_damaged_plans_are_refused(engine: FusilliEngine) -> None:
         assert caught.value.status == Status.INVALID_VALUE
 
 
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        (0, "no serialized plan"),
+        (8, "of version"),
+        (12, "of kind"),
+        (16, "header of"),
+        (20, "damaged"),
+        (-1, "damaged"),
+    ],
+    ids=["magic", "version", "kind", "size", "digest", "payload"],
+)
+def test_each_field_of_a_plans_header_is_checked(engine: FusilliEngine, at: int, message: str) -> None:
+    data = bytearray(engine.build(RELU, config()).serialize())
+    data[at] ^= 0x10
+    with pytest.raises(EngineError, match=message) as caught:
+        engine.restore(bytes(data))
+    assert caught.value.status == Status.INVALID_VALUE
+    with pytest.raises(EngineError, match="no serialized plan"):
+        engine.restore(bytes(data[:40]))
+
+
 def test_without_the_compiler_nothing_is_claimed(
     engine: FusilliEngine, monkeypatch: pytest.MonkeyPatch, cold_cache: Path
 ) -> None:

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from tests.fusilli_plugin.plugin.hosting import ROOT
+from fusilli_plugin.cli import cli
+from tests.fusilli_plugin.plugin.hosting import GRAPHS, ROOT
 from tests.support.standin_hip import standin
 
 pytestmark = pytest.mark.mlir
@@ -33,6 +35,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("failures", {}),
         ("bounded", {}),
         ("misaligned", {}),
+        ("captured", {}),
+        ("host_scalars", {}),
+        ("injected", {}),
+        ("threads", {"STANDIN_HIP_DEVICES": "2"}),
+        ("forked", {}),
+        pytest.param("large", {"STANDIN_HIP_DEVICES": "2"}, marks=pytest.mark.slow),
         ("claims", {"FUSILLI_CLAIM": ""}),
     ],
 )
@@ -49,3 +57,23 @@ def test_on_a_stand_in(library: Path, built: tuple[Path, Path], scenario: str, e
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert done.stdout.endswith("fine\n")
+
+
+@pytest.mark.parametrize("scenario", ["wrong_code", "right_code"])
+def test_code_is_checked_on_the_device(library: Path, built: tuple[Path, Path], scenario: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    test_on_a_stand_in(library, built, scenario, {"FUSILLI_VERIFY": "first", "FUSILLI_CACHE_DIR": str(cache)})
+
+
+def test_a_cache_that_was_warmed_without_a_gpu(
+    library: Path, built: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm, own = tmp_path / "warm", tmp_path / "own"
+    for folder in (warm, own):
+        folder.mkdir(mode=0o700)
+    monkeypatch.setenv("FUSILLI_CACHE_DIR", str(warm))
+    done = CliRunner().invoke(cli, ["warm", "--from", str(GRAPHS / "pw_add.bin"), "--target", "gfx942"])
+    assert done.exit_code == 0, done.output
+    settings = {"FUSILLI_COMPILE": "never", "FUSILLI_CACHE_READONLY": str(warm), "FUSILLI_CACHE_DIR": str(own)}
+    test_on_a_stand_in(library, built, "warmed", settings)

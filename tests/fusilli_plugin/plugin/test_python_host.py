@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fusilli_plugin.plugin.hosting import HOST, ROOT, Case, Session
+from tests.fusilli_plugin.plugin.hosting import HOST_LIBRARIES, ROOT, Case, Session, host_sources
 
 pytestmark = pytest.mark.iree_cpu
 MakeCase = Callable[[str], Case]
@@ -32,11 +32,8 @@ def host_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("the test host is compiled with cc, which is not here")
     library = tmp_path_factory.mktemp("host") / "libhost.so"
-    sources = [str(HOST / "plugin.c"), str(HOST / "host.c")]
-    subprocess.run(
-        [compiler, "-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-o", str(library), *sources, "-pthread", "-ldl"],
-        check=True, capture_output=True, timeout=120,
-    )  # fmt: skip
+    command = [compiler, "-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-o", str(library)]
+    subprocess.run([*command, *host_sources(), *HOST_LIBRARIES], check=True, capture_output=True, timeout=120)
     return library
 
 

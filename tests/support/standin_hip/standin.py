@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -57,6 +58,8 @@ class Event:
     pointer: int
     source: int
     arguments: tuple[int, ...]
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
 
 
 _Kernel = ctypes.CFUNCTYPE(
@@ -74,6 +77,7 @@ class Standin:
         for name in ("standin_event_count", "standin_event_size"):
             getattr(self._library, name).restype = ctypes.c_uint64
         self._library.standin_live_bytes.restype = ctypes.c_int64
+        self._library.standin_capture.restype = ctypes.c_uint64
         assert self._library.standin_event_size() == ctypes.sizeof(_Event)
         self._kernel: object = None
 
@@ -83,7 +87,7 @@ class Standin:
         events = [
             Event(
                 event.call.decode(), event.kernel.decode(), event.stream, event.device, event.size, event.pointer,
-                event.source, tuple(event.arguments[: event.argument_count]),
+                event.source, tuple(event.arguments[: event.argument_count]), tuple(event.grid), tuple(event.block),
             )
             for event in raw
         ]  # fmt: skip
@@ -104,6 +108,16 @@ class Standin:
         callback = _Kernel(lambda name, stream, arguments, count: kernel(name.decode(), stream, arguments[:count]))
         self._library.standin_set_kernel(callback)
         self._kernel = callback
+
+    @contextmanager
+    def capture(self, stream: int) -> Iterator[None]:
+        """Captures ``stream`` as for a graph: calls that HIP refuses fail then, and so does the end of the capture."""
+        self._library.standin_capture(ctypes.c_uint64(stream))
+        try:
+            yield
+        finally:
+            refused = self._library.standin_capture(ctypes.c_uint64(0))
+        assert not refused, f"{refused} calls are not allowed while a stream is captured"
 
     def malloc(self, nbytes: int) -> int:
         """Device memory, as ``hipMalloc`` gives it."""

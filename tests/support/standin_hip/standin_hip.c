@@ -18,7 +18,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, NOT_FOUND = 500 };
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, NOT_FOUND = 500,
+       CAPTURE_UNSUPPORTED = 900, CAPTURE_IMPLICIT = 906 };
 enum { MAX_EVENTS = 1 << 16, MAX_FUNCTIONS = 4096, MAX_ARGUMENTS = 64, ALIGNMENT = 256, LARGE = 1 << 20 };
 
 typedef struct {
@@ -53,6 +54,8 @@ static char failing_call[32];
 static int failing_error;
 static int failing_after;
 static int64_t live_bytes;
+static uint64_t capturing;  // stream that is captured into a graph, 0 for none
+static uint64_t capture_violations;
 static uint64_t next_stream = 0x1000;
 static __thread int current_device;
 
@@ -71,6 +74,16 @@ static void device_arch(int device, char* out, size_t size) {
   out[length] = 0;
 }
 
+// What HIP refuses while a stream is captured (in its default, global mode): allocations, waiting, asking for an event,
+// copies and modules that wait. Enqueueing on a stream is recorded, host functions included.
+static int is_unsafe_in_capture(const char* call) {
+  static const char* const calls[] = {"malloc", "free", "host_malloc", "host_free", "synchronize", "event_query",
+                                      "event_synchronize", "memcpy_sync", "register", "unregister", "module_load"};
+  for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); ++i)
+    if (strcmp(call, calls[i]) == 0) return 1;
+  return 0;
+}
+
 // Starts a record under the lock; finish() ends it. Returns the injected error of this call, if any is due.
 static int begin(const char* call, standin_event_t** out) {
   static standin_event_t overflow;
@@ -81,6 +94,10 @@ static int begin(const char* call, standin_event_t** out) {
   snprintf(event->call, sizeof(event->call), "%s", call);
   event->device = (uint64_t)current_device;
   *out = event;
+  if (capturing && is_unsafe_in_capture(call)) {
+    ++capture_violations;
+    return CAPTURE_UNSUPPORTED;
+  }
   if (failing_error && strcmp(call, failing_call) == 0 && failing_after-- <= 0) return failing_error;
   return OK;
 }
@@ -118,6 +135,16 @@ EXPORT void standin_fail(const char* call, int error, int after) {
   failing_error = error;
   failing_after = after;
   pthread_mutex_unlock(&mutex);
+}
+
+// Captures a stream from now on; 0 ends it. Returns how many calls were refused while the last capture went on.
+EXPORT uint64_t standin_capture(uint64_t stream) {
+  pthread_mutex_lock(&mutex);
+  uint64_t refused = capture_violations;
+  capturing = stream;
+  capture_violations = 0;
+  pthread_mutex_unlock(&mutex);
+  return refused;
 }
 
 // ---- devices and contexts (a context is its device number + 1) ------------------------------------------------------
@@ -210,6 +237,7 @@ EXPORT const char* hipGetErrorName(int error) {
     case INVALID_DEVICE: return "hipErrorInvalidDevice";
     case NOT_FOUND: return "hipErrorNotFound";
     case 719: return "hipErrorLaunchFailure";
+    case CAPTURE_UNSUPPORTED: return "hipErrorStreamCaptureUnsupported";
     default: return "hipErrorUnknown";
   }
 }
@@ -292,9 +320,21 @@ static int copy(void* target, const void* source, size_t size, uint64_t stream) 
   return error;
 }
 
-EXPORT int hipMemcpy(void* t, const void* s, size_t n, int kind) { (void)kind; return copy(t, s, n, 0); }
+EXPORT int hipMemcpy(void* t, const void* s, size_t n, int kind) {
+  (void)kind;
+  int error = record("memcpy_sync", 0, S(t));
+  return error ? error : copy(t, s, n, 0);
+}
 EXPORT int hipMemcpyAsync(void* t, const void* s, size_t n, int k, void* q) { (void)k; return copy(t, s, n, S(q)); }
 EXPORT int hipMemcpyHtoDAsync(void* t, void* s, size_t n, void* q) { return copy(t, s, n, S(q)); }
+
+EXPORT int hipMemcpy2DAsync(void* t, size_t tp, const void* s, size_t sp, size_t width, size_t rows, int k, void* q) {
+  (void)k;
+  if (width > tp || width > sp) return INVALID_VALUE;
+  int error = record("memcpy2d", S(q), S(t));
+  for (size_t row = 0; !error && row < rows; ++row) memcpy((char*)t + row * tp, (const char*)s + row * sp, width);
+  return error;
+}
 
 static int fill(void* target, const void* pattern, size_t width, size_t count, void* stream) {
   int error = record("memset", S(stream), S(target));
@@ -325,6 +365,10 @@ EXPORT int hipStreamCreateWithFlags(void** out, unsigned flags) {
   return error;
 }
 EXPORT int hipStreamCreate(void** out) { return hipStreamCreateWithFlags(out, 0); }
+EXPORT int hipStreamIsCapturing(void* stream, int* status) {
+  *status = capturing && S(stream) == capturing;  // 1: active
+  return capturing && !stream ? CAPTURE_IMPLICIT : OK;
+}
 // The top byte of a stream is its device: streams of tests are plain numbers.
 EXPORT int hipStreamGetDevice(void* stream, int* out) { *out = (int)(S(stream) >> 56); return OK; }
 EXPORT int hipStreamDestroy(void* stream) { return record("stream_destroy", S(stream), 0); }
@@ -341,8 +385,8 @@ EXPORT int hipEventCreateWithFlags(void** out, unsigned flags) { (void)flags; *o
 EXPORT int hipEventCreate(void** out) { return hipEventCreateWithFlags(out, 0); }
 EXPORT int hipEventDestroy(void* event) { free(event); return OK; }
 EXPORT int hipEventRecord(void* event, void* stream) { return record("event_record", S(stream), S(event)); }
-EXPORT int hipEventQuery(void* event) { (void)event; return OK; }
-EXPORT int hipEventSynchronize(void* event) { (void)event; return OK; }
+EXPORT int hipEventQuery(void* event) { return record("event_query", 0, S(event)); }
+EXPORT int hipEventSynchronize(void* event) { return record("event_synchronize", 0, S(event)); }
 EXPORT int hipEventElapsedTime(float* out, void* a, void* b) { (void)a; (void)b; *out = 0; return OK; }
 
 // ---- modules and launches -----------------------------------------------------------------------------------------

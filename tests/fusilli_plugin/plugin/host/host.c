@@ -17,20 +17,12 @@
 #include <unistd.h>
 
 #include "plugin.h"
+#include "reference.h"
 
-static const char* path;
-static const char* folder;
-static int flags;
-static long number;
-
-static void* make_handle(const plugin_t* p) {
-  void* handle = NULL;
-  OK(p, p->create(&handle));
-  CHECK(handle, "no handle");
-  return handle;
-}
-
-static void* workspace_of(size_t size) { return size ? aligned(size) : NULL; }
+const char* path;
+const char* folder;
+int flags;
+long number;
 
 // The whole order of calls, with a stream or without, several executions.
 static void walk(void) {
@@ -45,6 +37,7 @@ static void walk(void) {
   memset((void*)each.graph.ptr, 0x55, each.graph.size);  // the plan keeps nothing of it
   OK(&p, p.execute(handle, context, workspace, graph_gone.buffers, graph_gone.count));
   case_write_outputs(&graph_gone, folder);
+  reference_check(&graph_gone, folder);
   for (int i = 0; i < 3; ++i) {
     case_t again = case_copy(&each);
     buffer_t extra[MAX_BUFFERS + 1];
@@ -246,12 +239,12 @@ static void reload(void) {
   }
 }
 
-// N times create, execute, destroy: prints the growth of resident memory over the second half.
+// N times create, execute, destroy: prints the growth of resident memory, descriptors and threads over the second half.
 static void cycles(void) {
   quiet = 1;
   plugin_t p = plugin_open(path, flags);
   case_t each = case_read(folder);
-  long half = 0;
+  long half = 0, files = 0, threads = 0;
   double begin = now();
   for (long i = 0; i < number; ++i) {
     void* handle = make_handle(&p);
@@ -262,9 +255,14 @@ static void cycles(void) {
     OK(&p, p.destroy_context(handle, context));
     OK(&p, p.destroy(handle));
     free(workspace);
-    if (i == number / 2) half = resident_kib();
+    if (i != number / 2) continue;
+    half = resident_kib();
+    files = entries("/proc/self/fd");
+    threads = entries("/proc/self/task");
   }
-  printf("cycles %ld ms %.3f growth_kib %ld\n", number, (now() - begin) * 1e3 / (double)number, resident_kib() - half);
+  printf("cycles %ld ms %.3f growth_kib %ld growth_fds %ld growth_threads %ld\n", number,
+         (now() - begin) * 1e3 / (double)number, resident_kib() - half, entries("/proc/self/fd") - files,
+         entries("/proc/self/task") - threads);
   case_write_outputs(&each, folder);
 }
 
@@ -319,12 +317,16 @@ static void serialized(void) {
   CHECK(case_same_outputs(&each, &first), "the restored plan computes something else");
   OK(&p, p.destroy_context(handle, restored));
   for (long i = 0; i < number; ++i) {
-    size_t at = (size_t)(i * 7919) % own.size;
+    size_t at = i < number / 2 ? (size_t)i : (size_t)(i * 7919) % own.size;  // the header, then anywhere
     copy[at] ^= 0x41;
     restored = NULL;
     int status = p.restore(handle, &own, &restored);
     CHECK(status == 2, "a flipped byte at %zu gives status %d: %s", at, status, plugin_error(&p));
     copy[at] ^= 0x41;
+  }
+  for (size_t cut_off = 1; cut_off < own.size; cut_off += 1 + own.size / 50) {
+    data_t less = {copy, own.size - cut_off};
+    CHECK(p.restore(handle, &less, &restored) == 2, "%zu bytes cut off: %s", cut_off, plugin_error(&p));
   }
   OK(&p, p.destroy(handle));
   case_write_outputs(&first, folder);
@@ -395,6 +397,28 @@ static void declined(void) {
   printf("log %s\n", last_log);
 }
 
+// Who the plugin is, and whether each of the graphs 0.bin, 1.bin ... N - 1.bin is claimed, with the last log line of those that are not.
+static void applies(void) {
+  plugin_t p = plugin_open(path, flags);
+  void* handle = make_handle(&p);
+  const char *api = NULL, *name = NULL;
+  OK(&p, p.get_api_version(&api));
+  OK(&p, p.get_engine_name(plugin_engine(&p), &name));
+  int optional = !!p.set_callback + !!p.set_log_level + !!p.get_api_version + !!p.get_engine_name +
+                 !!p.execute_overridden + !!p.serialize + !!p.destroy_serialized + !!p.restore;
+  printf("engine %lld\nname %s\napi %s\noptional %d\n", (long long)plugin_engine(&p), name, api, optional);
+  for (long i = 0; i < number; ++i) {
+    char file[64];
+    snprintf(file, sizeof(file), "%ld.bin", i);
+    data_t graph = read_file(folder, file);
+    int64_t id = 0;
+    uint32_t count = 0;
+    OK(&p, p.get_applicable(handle, &graph, &id, 1, &count));
+    printf("%s %s\n", count ? "yes" : "no", count ? "" : last_log);
+  }
+  OK(&p, p.destroy(handle));
+}
+
 // Microseconds per call; the best of several rounds.
 static void latency(void) {
   quiet = 1;
@@ -457,7 +481,8 @@ int host_main(int argc, char** argv) {
   } modes[] = {{"walk", walk},           {"errors", errors},         {"nulls", nulls},     {"threads", threads},
                {"reload", reload},       {"cycles", cycles},         {"handles", handles}, {"serialized", serialized},
                {"forked", forked},       {"alone", leaves_the_host_alone}, {"declined", declined},
-               {"latency", latency},     {"at_exit", at_exit}};
+               {"latency", latency},     {"at_exit", at_exit},       {"applies", applies}, {"beside", beside},   {"overridden", overridden},
+               {"soak", soak},           {"finalized", finalized},   {"fuzz", fuzz},       {"fork_busy", fork_busy}};
   CHECK(argc >= 5, "usage: host PLUGIN local|deepbind MODE CASE [N]");
   path = argv[1];
   flags = RTLD_NOW | (strcmp(argv[2], "deepbind") == 0 ? RTLD_DEEPBIND : RTLD_LOCAL);

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "plugin.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,6 +37,24 @@ long resident_kib(void) {
   if (file) fclose(file);
   return size;
 }
+
+long entries(const char* name) {
+  DIR* directory = opendir(name);
+  CHECK(directory, "%s cannot be read", name);
+  long count = 0;
+  while (readdir(directory)) ++count;
+  closedir(directory);
+  return count - 3;  // "." and "..", and in /proc/self/fd this one
+}
+
+void* make_handle(const plugin_t* p) {
+  void* handle = NULL;
+  OK(p, p->create(&handle));
+  CHECK(handle, "no handle");
+  return handle;
+}
+
+void* workspace_of(size_t size) { return size ? aligned(size) : NULL; }
 
 static void receive(int severity, const char* message) {
   __atomic_add_fetch(&log_lines, 1, __ATOMIC_RELAXED);
@@ -120,7 +139,7 @@ void* aligned(size_t size) {
   return memory;
 }
 
-static data_t read_file(const char* folder, const char* name) {
+data_t read_file(const char* folder, const char* name) {
   char path[4096];
   snprintf(path, sizeof(path), "%s/%s", folder, name);
   FILE* file = fopen(path, "rb");

@@ -46,7 +46,7 @@ typedef struct {
 } plugin_t;
 
 // A graph with the buffers of one execution: a folder with graph.bin and a file `pack` of lines "UID SIZE FILE|-".
-enum { MAX_BUFFERS = 16 };
+enum { MAX_BUFFERS = 64 };
 typedef struct {
   data_t graph;
   uint32_t count;
@@ -63,6 +63,7 @@ plugin_t plugin_open(const char* path, int flags);
 int64_t plugin_engine(const plugin_t* plugin);
 const char* plugin_error(const plugin_t* plugin);
 
+data_t read_file(const char* folder, const char* name);
 case_t case_read(const char* folder);
 case_t case_copy(const case_t* original);  // buffers of its own
 void case_free(case_t* copy);
@@ -78,6 +79,24 @@ void* build_plan(const plugin_t* plugin, void* handle, const case_t* each, size_
 
 double now(void);  // seconds
 long resident_kib(void);
+long entries(const char* folder);  // files in a folder, e.g. of /proc/self/fd
+
+void* make_handle(const plugin_t* plugin);
+void* workspace_of(size_t size);  // NULL for 0
+
+// What the command line says: the plugin, how to open it, the folder of the case, a number for the mode.
+extern const char* path;
+extern const char* folder;
+extern int flags;
+extern long number;
+
+// Modes in other files than host.c.
+void beside(void);
+void overridden(void);
+void soak(void);
+void finalized(void);
+void fork_busy(void);
+void fuzz(void);
 
 // Ends the process with a message unless the condition holds.
 #define CHECK(condition, ...)                                             \

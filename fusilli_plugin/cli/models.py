@@ -1,0 +1,245 @@
+"""Models on the command line: telling them from graphs, loading them, their inputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
+import numpy as np
+
+from fusilli_plugin.cli.arrays import read_arrays
+from graph_api import GraphError
+
+if TYPE_CHECKING:
+    from fusilli_plugin.cli.base import Step
+    from hipdnn_backend.engine import Engine
+    from hipdnn_backend.offload import Model
+
+__all__ = [
+    "bound_inputs",
+    "dims_of",
+    "engines_on",
+    "feeds_from",
+    "is_model",
+    "load_model",
+    "model_options",
+    "random_feeds",
+    "targets_engines",
+]
+
+Array = np.ndarray[Any, Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ZIP: Final = b"PK\x03\x04"
+_ONNX: Final = 0x08  # tag of ModelProto.ir_version, which every writer puts first
+_ONNX_NEXT: Final = frozenset({0x12, 0x1A, 0x22, 0x2A, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA})
+
+
+def is_model(path: Path) -> bool:
+    """Whether a file is a model (ONNX, torch-dialect text or saved) and not a graph; by content, else by its ending.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if str(path) == "-":
+        return False
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start == _ZIP or path.suffix in (".onnx", ".mlir"):
+        return True
+    # ONNX: the version of the format in one byte, then another field of the message.
+    return len(start) == 4 and start[0] == _ONNX and start[1] < 0x80 and start[2] in _ONNX_NEXT
+
+
+def model_options(function: F) -> F:
+    """``--dim``, ``--input`` and ``--layout`` for commands that load models."""
+    function = click.option(
+        "--layout", type=click.Choice(("row-major", "channels-last", "auto")), default="row-major", show_default=True,
+        help="Models: order of the elements between graphs; auto is channels-last where convolutions dominate.",
+    )(function)  # fmt: skip
+    function = click.option(
+        "--input", "bound", metavar="NAME=VALUE", multiple=True,
+        help="Models: bind an input to a number or a JSON array, e.g. a sampling rate; it is no input any more.",
+    )(function)  # fmt: skip
+    return click.option(
+        "--dim", "dims", metavar="NAME=N", multiple=True,
+        help="Models: size of a symbolic dim; INPUT.AXIS names a dim that has no name.",
+    )(function)  # fmt: skip
+
+
+def dims_of(values: Sequence[str]) -> dict[str, int]:
+    """What ``--dim`` says.
+
+    Raises:
+        click.BadParameter: it is not ``name=number``, or a name is set twice.
+    """
+    found: dict[str, int] = {}
+    for name, text in _pairs(values, "--dim"):
+        if not text.isdecimal() or not 0 < int(text) < 2**31:
+            raise click.BadParameter(f"{name}={text}: the size of a dim is a positive number", param_hint="--dim")
+        found[name] = int(text)
+    return found
+
+
+def bound_inputs(values: Sequence[str]) -> dict[str, Any]:
+    """What ``--input`` says: numbers, booleans, arrays.
+
+    Raises:
+        click.BadParameter: it is not ``name=value``, or a name is set twice.
+    """
+    found: dict[str, Any] = {}
+    for name, text in _pairs(values, "--input"):
+        try:
+            value = json.loads(text)
+            found[name] = np.array(value) if isinstance(value, list) else value
+        except (ValueError, RecursionError) as error:
+            raise click.BadParameter(
+                f"{name}={text[:80]}: no number or JSON array: {error}", param_hint="--input"
+            ) from None
+        if not isinstance(found[name], bool | int | float | np.ndarray) or _is_ragged(found[name]):
+            raise click.BadParameter(f"{name}={text[:80]}: a number or an array of numbers", param_hint="--input")
+    return found
+
+
+def _is_ragged(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "biuf"
+
+
+def _pairs(values: Sequence[str], option: str) -> list[tuple[str, str]]:
+    pairs = []
+    for each in values:
+        name, sign, text = each.rpartition("=")
+        if not sign or not name:
+            raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint=option)
+        pairs.append((name, text))
+    names = [name for name, _ in pairs]
+    if len(set(names)) != len(names):
+        raise click.BadParameter(f"a name is set twice among {names}", param_hint=option)
+    return pairs
+
+
+def engines_on(device: str) -> tuple[Engine, ...]:
+    """The engines that a model is compiled by: this one first, then what else is installed for the device.
+
+    Raises:
+        FusilliError, EngineError: the device means nothing.
+    """
+    from fusilli_plugin.engine import FusilliEngine
+    from hipdnn_backend.offload import engines_for
+
+    return engines_for(device, [FusilliEngine(device)])
+
+
+def targets_engines(targets: Sequence[str]) -> dict[str, tuple[Engine, ...]]:
+    """The engines that compile for each target.
+
+    Raises:
+        FusilliError, EngineError: a target means nothing.
+    """
+    from fusilli_plugin.engine import FusilliEngine
+    from hipdnn_backend.offload import engines_for_target
+    from iree_bridge import Target
+
+    named = [str(Target.parse(target)) for target in targets]
+    return {target: engines_for_target(target, [FusilliEngine("cpu")]) for target in dict.fromkeys(named)}
+
+
+def load_model(
+    path: Path, device: str, step: Step, dims: Sequence[str] = (), bound: Sequence[str] = (), layout: str = "row-major"
+) -> Model:
+    """The model on a device, with progress.
+
+    Raises:
+        OffloadError, DeviceError, EngineError, FusilliError, OSError: see `hipdnn_backend.offload.load`.
+    """
+    from hipdnn_backend.offload import load
+
+    step.say(f"loading {path.name} for {device}")
+    sizes, values = dims_of(dims), bound_inputs(bound)
+    return load(
+        path, device=device, dims=sizes, inputs=values, engines=engines_on(device), options=_options(path, step, layout)
+    )
+
+
+def _options(path: Path, step: Step, layout: str) -> Any:
+    """Options that tell of each compiled graph; None for saved models, which need no compiler installed."""
+    with path.open("rb") as file:
+        if file.read(4) == _ZIP:
+            return None
+    return offload_options(step, layout)
+
+
+def offload_options(step: Step, layout: str) -> Any:
+    """`OffloadOptions` that tell of each compiled graph."""
+    from hipdnn_backend.offload.session import Layout, OffloadOptions
+
+    return OffloadOptions(
+        layout=Layout(layout),
+        progress=lambda made: step.say(f"compiled {made.done} of {made.total}: {made.name}, {made.seconds:.2f} s"),
+    )
+
+
+def random_feeds(model: Model, seed: int) -> dict[str, Array]:
+    """Arrays for a model's inputs: normal floats; 0 and 1 for integers, which may be indices, and for booleans."""
+    generator = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for tensor in model.inputs:
+        if tensor.dtype.kind in "iub":
+            found[tensor.name] = generator.integers(0, 2, tensor.dims).astype(tensor.dtype)
+        else:
+            found[tensor.name] = generator.standard_normal(tensor.dims).astype(tensor.dtype)
+    return found
+
+
+def feeds_from(model: Model, path: Path) -> dict[str, Array]:
+    """Arrays for a model's inputs from a ``.npz`` file; numbers of another width are converted within their kind.
+
+    Raises:
+        GraphError: no npz file, a missing or unknown name, another shape, a dtype of another kind, lost integers.
+    """
+    given = dict(read_arrays(path))
+    names = [tensor.name for tensor in model.inputs]
+    missing = [name for name in names if name not in given]
+    extra = [name for name in given if name not in names]
+    if missing or extra:
+        problem = f"no array for {missing}" if missing else f"{extra} is no input"
+        raise GraphError(f"{path}: {problem}; the inputs of '{model.name}' are {names}")
+    return {tensor.name: _fitted(path, tensor.name, given[tensor.name], tensor) for tensor in model.inputs}
+
+
+def _fitted(path: Path, name: str, array: Array, tensor: Any) -> Array:
+    wanted: np.dtype[Any] = tensor.dtype
+    if array.shape != tensor.dims:
+        raise GraphError(f"{path}: '{name}' has shape {array.shape}, the input's dims are {tensor.dims}")
+    if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
+        array = array.view(wanted)  # how numpy stores bfloat16 and the 8-bit floats
+    if array.dtype == wanted:
+        return array
+    if not np.can_cast(array.dtype, wanted, "same_kind"):
+        raise GraphError(f"{path}: '{name}' has dtype {array.dtype}, the input's is {wanted}; use astype")
+    click.echo(f"note: '{name}' is converted from {array.dtype} to {wanted}", err=True)
+    with np.errstate(over="ignore"):
+        fitted = array.astype(wanted)
+    if wanted.kind in "iu" and not np.array_equal(fitted, array):
+        raise GraphError(f"{path}: '{name}' has values that {wanted} cannot hold")
+    return fitted
+
+
+def summary(array: Array) -> dict[str, float]:
+    """Least, mean and largest value; NaN if there is one, or if the array is empty."""
+    values = array.astype(np.float64)
+    if not values.size:
+        return dict.fromkeys(("min", "mean", "max"), float("nan"))
+    return {"min": float(values.min()), "mean": float(values.mean()), "max": float(values.max())}
+
+
+def outputs_document(outputs: Mapping[str, Array]) -> list[dict[str, Any]]:
+    """Outputs for ``--json``."""
+    return [
+        {"name": name, "dims": array.shape, "data_type": array.dtype.name, **summary(array)}
+        for name, array in outputs.items()
+    ]

@@ -1,0 +1,253 @@
+"""``fusilli run`` for a model: run it, and show what it is made of."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import numpy as np
+
+from fusilli_plugin.cli.arrays import save_arrays
+from fusilli_plugin.cli.base import print_json, print_table, progress
+from fusilli_plugin.cli.models import (
+    bound_inputs,
+    dims_of,
+    feeds_from,
+    load_model,
+    outputs_document,
+    random_feeds,
+    summary,
+)
+from graph_api import GraphError
+from iree_bridge._files import write_whole
+
+if TYPE_CHECKING:
+    from fusilli_plugin.checks.model_check import Finding
+    from fusilli_plugin.cli.base import Step
+    from fusilli_plugin.report import StepRow
+    from hipdnn_backend.interpreter import Prepared, Timing
+    from hipdnn_backend.offload import Model
+
+__all__ = ["ModelRun", "run_model"]
+
+Array = np.ndarray[Any, Any]
+
+_TIMED_RUNS: Final = 5
+_REASON: Final = 60  # characters of a reason in the table; the page has all
+
+
+@dataclass(frozen=True)
+class ModelRun:
+    """What the command line asks for.
+
+    Attributes:
+        path: of the model.
+        device: where to run.
+        inputs: npz file, None for random inputs.
+        outputs: npz file to write.
+        seed: of the random inputs.
+        check: compare each graph with ONNX Runtime.
+        dims: ``--dim`` as given.
+        bound: ``--input`` as given.
+        layout: ``--layout`` as given.
+        report: print the table and write the page.
+        html: where the page goes, None for a name made from the model's.
+        trace: where the trace goes, None for none.
+        dump: number of the graph to dump, None for none.
+        dump_to: its folder, None for a name made from the model's.
+    """
+
+    path: Path
+    device: str
+    inputs: Path | None
+    outputs: Path | None
+    seed: int
+    check: bool
+    dims: Sequence[str]
+    bound: Sequence[str]
+    layout: str
+    report: bool
+    html: Path | None
+    trace: Path | None
+    dump: int | None
+    dump_to: Path | None
+
+
+def run_model(asked: ModelRun, as_json: bool) -> int:
+    """Run a model once, and more often where times are asked for.
+
+    Returns:
+        The exit code: 1 if a graph is wrong.
+
+    Raises:
+        OffloadError, DeviceError, EngineError, FusilliError, OSError: with a message for the user.
+    """
+    document: dict[str, Any] = {}
+    with progress() as step, _load(asked, step) as model:
+        feeds = feeds_from(model, asked.inputs) if asked.inputs else random_feeds(model, asked.seed)
+        step.say(f"running on {asked.device}")
+        start = time.perf_counter()
+        outputs = model.run(feeds)
+        seconds = time.perf_counter() - start
+        if asked.outputs:
+            save_arrays(outputs, asked.outputs)
+        findings = _check(asked, model, feeds, step) if asked.check else []
+        rows = _report(asked, model, feeds, step, document) if asked.report or asked.html or asked.trace else []
+        if asked.dump is not None:
+            document["dump"] = str(_dump(asked, model, feeds))
+        document |= {"model": model.name, "device": asked.device, "target": model.target, "load": model.seconds}
+    wrong = [finding for finding in findings if not finding.ok]
+    if as_json:
+        ok = not wrong if asked.check else None
+        checked = [vars_of(finding) for finding in findings]
+        print_json(document | {"seconds": seconds, "ok": ok, "checked": checked, "outputs": outputs_document(outputs)})
+    else:
+        _print(asked, document, outputs, rows, seconds)
+        if asked.check:
+            click.echo(f"{len(findings) - len(wrong)} of {len(findings)} compared values are right")
+    for finding in wrong[:1]:
+        click.echo(f"the first graph that is wrong: {finding}", err=True)
+    return 1 if wrong else 0
+
+
+def _load(asked: ModelRun, step: Step) -> Model:
+    return load_model(asked.path, asked.device, step, asked.dims, asked.bound, asked.layout)
+
+
+def vars_of(finding: Finding) -> dict[str, Any]:
+    """A finding for ``--json``."""
+    return {
+        "step": finding.step, "graph": finding.graph, "value": finding.value, "error": finding.error,
+        "tolerance": finding.tolerance, "ok": finding.ok,
+    }  # fmt: skip
+
+
+def _check(asked: ModelRun, model: Model, feeds: dict[str, Array], step: Step) -> list[Finding]:
+    with asked.path.open("rb") as file:
+        if file.read(4) == b"PK\x03\x04" or asked.path.suffix == ".mlir":
+            raise GraphError(f"{asked.path}: --check compares with ONNX Runtime, which needs the ONNX model itself")
+    try:
+        from fusilli_plugin.checks.model_check import check_model
+    except ImportError as error:
+        raise GraphError(f"--check needs onnxruntime ({error}); run: pip install onnxruntime") from error
+    step.say("comparing each graph with ONNX Runtime")
+    return check_model(model, asked.path, feeds, dims=dims_of(asked.dims), inputs=bound_inputs(asked.bound))
+
+
+def _report(
+    asked: ModelRun, model: Model, feeds: dict[str, Array], step: Step, document: dict[str, Any]
+) -> list[StepRow]:
+    from fusilli_plugin.report import page, step_rows, trace
+    from fusilli_plugin.report.rows import best_times
+
+    step.say(f"timing each step, {_TIMED_RUNS} runs")
+    runs: list[list[Timing]] = [model.profile(feeds) for _ in range(_TIMED_RUNS)]
+    rows = step_rows(model.program, model.about, best_times(runs))
+    if asked.report or asked.html:
+        path = asked.html or Path(f"{asked.path.stem}.report.html")
+        write_whole(path, page(asked.path.name, asked.device, model.program, rows, model.about).encode())
+        document["html"] = str(path)
+    if asked.trace:
+        write_whole(asked.trace, json.dumps(trace(model.name, model.about, rows, runs)).encode())
+        document["trace"] = str(asked.trace)
+    document["memory"] = {"arena": model.program.arena, "naive": model.program.naive}
+    document["steps"] = [_row_document(row) for row in rows]
+    return rows
+
+
+def _row_document(row: StepRow) -> dict[str, Any]:
+    return {
+        "name": row.name, "kind": row.kind, "engine": row.engine, "operations": row.operations, "nodes": row.nodes,
+        "declined": dict(row.declined), "equal_to": row.equal_to, "dispatches": row.dispatches, "bytes": row.moved,
+        "workspace": row.workspace, "compile_seconds": row.compile_seconds, "seconds": row.seconds,
+    }  # fmt: skip
+
+
+def _dump(asked: ModelRun, model: Model, feeds: dict[str, Array]) -> Path:
+    """Writes the graph of a step with the data that this run gives it."""
+    from fusilli_plugin.graph_dump import Dump, save_dump
+    from fusilli_plugin.plan import FusilliPlan
+    from hipdnn_backend.offload.program import Execute
+
+    program, number = model.program, asked.dump or 0
+    step = program.steps[number] if 0 <= number < len(program.steps) else None
+    if not isinstance(step, Execute):
+        numbers = [n for n, each in enumerate(program.steps) if isinstance(each, Execute)]
+        raise GraphError(f"--dump-graph {number}: steps with a graph are {_ranges(numbers)}")
+    graph, plan = program.graphs[step.graph], model.plans[program.graphs[step.graph].plan]
+    if not isinstance(plan, FusilliPlan):
+        raise GraphError(f"--dump-graph {number}: '{graph.name}' runs on {graph.engine}, whose graphs cannot be dumped")
+    views = dict(zip((*graph.inputs, *graph.outputs), step.operands, strict=True))
+    arguments, found = plan.graph.arguments(), {}
+
+    def fetch(tensors: Sequence[Any], at: Prepared) -> None:
+        for tensor in tensors:
+            found[tensor] = at.fetch(views[tensor.uid], tensor.dims, tensor.strides)
+
+    def look(done: int, at: Prepared) -> None:
+        # Inputs are there once the step before is done, and stay until this one is.
+        if done == number:
+            fetch((*arguments.inputs, *arguments.outputs), at)
+
+    model.profile(feeds, look)
+    folder = asked.dump_to or Path(f"{asked.path.stem}.graph{number}")
+    about = {"model": model.name, "step": number, "graph": graph.name, "nodes": list(graph.nodes)}
+    inputs = {tensor: found[tensor] for tensor in arguments.inputs}
+    outputs = {tensor: found[tensor] for tensor in arguments.outputs}
+    save_dump(folder, Dump(plan.graph, asked.device, inputs, outputs, about))
+    return folder
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]} to {numbers[-1]}, without the copies among them" if numbers else "none"
+
+
+def _print(
+    asked: ModelRun, document: dict[str, Any], outputs: dict[str, Array], rows: Sequence[StepRow], seconds: float
+) -> None:
+    if asked.report:
+        _print_rows(rows)
+        memory = document["memory"]
+        click.echo(f"arena {memory['arena']} bytes, {memory['naive']} without sharing; the page: {document['html']}")
+    columns = ("output", "dims", "type", "min", "mean", "max")
+    print_table(
+        columns,
+        [
+            (name, "x".join(map(str, array.shape)), array.dtype.name, *summary(array).values())
+            for name, array in outputs.items()
+        ],
+    )
+    click.echo(f"loaded in {document['load']:.3g} s; {seconds * 1e3:.3g} ms on {asked.device} (first run)")
+    if "dump" in document:
+        click.echo(f"wrote {document['dump']}; run it alone: fusilli replay {document['dump']}")
+    if "trace" in document:
+        click.echo(f"wrote {document['trace']}; open it in https://ui.perfetto.dev")
+
+
+def _print_rows(rows: Sequence[StepRow]) -> None:
+    columns = ("#", "graph", "operations", "engine", "declined by", "dispatches", "ms", "bytes")
+    print_table(
+        columns,
+        [
+            (
+                number,
+                row.name if row.kind != "custom" else f"{row.name} (custom)",
+                _cut(row.label, 48),
+                row.engine,
+                _cut("; ".join(f"{name or 'translation'}: {reason}" for name, reason in row.declined.items()), _REASON),
+                "-" if row.dispatches is None else row.dispatches,
+                "-" if row.seconds is None else row.seconds * 1e3,
+                row.moved,
+            )
+            for number, row in enumerate(rows)
+        ],
+    )
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,312 @@
+"""Fills the function table of the shim's ONNX Runtime half; the counterpart of ``fusilli_plugin.attach``.
+
+No exception goes past the functions here: they become an OrtStatus, whose code is FAIL for what went wrong inside and
+INVALID_ARGUMENT for what a user can mend.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from fusilli_plugin._link import ffi
+from fusilli_plugin.abi import HandleTable, error_text
+from fusilli_plugin.ort_ep import devices, log, memory
+from fusilli_plugin.ort_ep.abi import Api, ErrorCode, OrtError, pointers, string
+from fusilli_plugin.ort_ep.nodes import CompiledNode
+from fusilli_plugin.ort_ep.options import OptionError
+from fusilli_plugin.ort_ep.provider import Provider
+from graph_api import FusilliError, GraphError, NotSupportedError
+from hipdnn_backend.errors import EngineError
+from hipdnn_backend.offload.errors import OffloadError
+
+__all__ = ["Bridge", "attach"]
+
+_LOG: Final = logging.getLogger(__name__)
+# The end of a registration's name that lets a provider add devices which ONNX Runtime did not find itself.
+_VIRTUAL: Final = ".virtual"
+_INVALID: Final = (OptionError, GraphError, NotSupportedError)
+_OURS: Final = (FusilliError, OffloadError, EngineError)
+
+_lock = threading.Lock()
+_attached: list[Any] = []  # what C refers to for ever
+
+
+def attach(table: int) -> None:
+    """Fill the table at an address; a second call does nothing."""
+    link: Any = ffi.cast("fusilli_ort_link *", table)
+    with _lock:
+        if link.attached:
+            return
+        bridge = Bridge(link)
+        _attached.extend([link, bridge, *bridge.fill()])
+        link.attached = 1
+
+
+class Bridge:
+    """The functions of the table; see ``shim/ort_link.h`` for their arguments."""
+
+    def __init__(self, link: Any) -> None:
+        self._link = link
+        self._apis: dict[int, Api] = {}
+        self._may_add: dict[int, bool] = {}
+        self._providers: HandleTable[Provider] = HandleTable()
+        self._nodes: HandleTable[CompiledNode] = HandleTable()
+        self._compiled = self._nodes.objects
+        self._memory = memory.Memory()
+
+    def fill(self) -> list[Any]:
+        """Put a callback for each function into the table; the callbacks, to be kept."""
+        # functions with a status: where they find the runtime that makes one
+        with_runtime = (
+            "create_factory", "supported_devices", "create_ep", "compatibility", "create_allocator", "copy",
+            "create_stream", "flush_stream", "create_event", "record_event", "wait_event",
+        )  # fmt: skip
+        with_provider = ("capability", "compile", "dynamic_options")
+        quiet = (
+            "release_factory", "release_ep", "release_node", "release_allocator", "deallocate", "release_stream",
+            "release_event",
+        )  # fmt: skip
+        functions: dict[str, Callable[..., Any]] = {"compute": self.compute}
+        functions |= {name: self._guarded(getattr(self, name), self._of_runtime) for name in with_runtime}
+        functions |= {name: self._guarded(getattr(self, name), self._of_provider) for name in with_provider}
+        functions |= {name: _logged(getattr(self, name), None) for name in quiet}
+        functions |= {
+            name: _logged(getattr(self, name), 0)
+            for name in ("compatibility_text", "stream_aware", "allocate", "can_copy")
+        }
+        make: Any = ffi.callback
+        callbacks: list[Any] = []
+        for name, field in ffi.typeof("fusilli_ort_link").fields:
+            if name in functions:
+                callback = make(field.type, functions[name])
+                setattr(self._link, name, callback)
+                callbacks.append(callback)
+        return callbacks
+
+    def _guarded(self, function: Callable[..., None], runtime_of: Callable[[int], int]) -> Callable[..., int]:
+        def call(first: int, *rest: Any) -> int:
+            try:
+                function(first, *rest)
+            except BaseException as error:
+                return self._failed(runtime_of(first), error)
+            return 0
+
+        return call
+
+    def _of_runtime(self, runtime: int) -> int:
+        return runtime
+
+    def _of_provider(self, number: int) -> int:
+        return self._providers.get(number).runtime
+
+    def _failed(self, runtime: int, error: BaseException) -> int:
+        """The address of a status that tells of an error."""
+        code = ErrorCode.INVALID_ARGUMENT if isinstance(error, _INVALID) else ErrorCode.FAIL
+        _LOG.debug("%s", error, exc_info=error)
+        text = str(error).encode(errors="replace") if isinstance(error, _OURS) and str(error) else error_text(error)
+        return self._link.fail(runtime, int(code), text.replace(b"\0", b" "))
+
+    def _api(self, runtime: int) -> Api:
+        api = self._apis.get(runtime)
+        if api is None:
+            api = self._apis[runtime] = Api(self._link.api(runtime), self._link.version(runtime))
+        return api
+
+    # ---- factory
+
+    def create_factory(self, runtime: int, name: Any, logger: int) -> None:
+        """A library was registered."""
+        devices.check()
+        self._may_add[runtime] = string(name).endswith(_VIRTUAL)
+        log.connect(self._api(runtime), runtime, logger)
+
+    def release_factory(self, runtime: int) -> None:
+        """It was unregistered."""
+        log.disconnect(runtime)
+
+    def supported_devices(self, runtime: int, found: int, count: int, out: int, limit: int, number: Any) -> None:
+        """Which of ONNX Runtime's devices the provider takes."""
+        api = self._api(runtime)
+        factory = self._link.factory(runtime)
+        taken = devices.offer(api, factory, pointers(found, count), limit, may_add=self._may_add[runtime])
+        slots: Any = ffi.cast("void **", out)
+        for index, device in enumerate(taken):
+            slots[index] = device
+        number[0] = len(taken)
+
+    def create_ep(
+        self, runtime: int, found: int, metadata: int, count: int, options: int, logger: int, out: Any
+    ) -> None:
+        """A session is made."""
+        api = self._api(runtime)
+        chosen = devices.chosen([api.pairs(pairs) for pairs in pointers(metadata, count)])
+        handle = api.get("GetSessionOptionsConfigEntries", "void *", ffi.cast("void *", options))
+        try:
+            entries = api.pairs(handle)
+        finally:
+            api.plain("ReleaseKeyValuePairs", handle)
+        out[0] = self._providers.add(Provider(api, runtime, chosen, entries))
+
+    def release_ep(self, number: int) -> None:
+        """A session is gone."""
+        self._providers.remove(number).close()
+
+    def compatibility(self, runtime: int, text: Any, answer: Any) -> None:
+        """Whether a model with compiled code can be used on this machine."""
+        answer[0] = int(devices.compatibility(string(text)))
+
+    def compatibility_text(self, number: int) -> int:
+        """What `compatibility` will be asked about a model that this session makes."""
+        text = self._providers.get(number).compatibility_text()
+        return int(ffi.cast("uintptr_t", text))
+
+    # ---- nodes
+
+    def capability(self, number: int, graph: int, support: int) -> None:
+        """Claim nodes."""
+        self._providers.get(number).capability(ffi.cast("void *", graph), ffi.cast("void *", support))
+
+    def compile(self, number: int, graphs: int, nodes: int, count: int, infos: int, context_nodes: int) -> None:
+        """Compile the groups that ONNX Runtime gave us."""
+        provider = self._providers.get(number)
+        compiled = provider.compile(pointers(graphs, count), pointers(nodes, count))
+        try:
+            holders = provider.context_nodes(compiled) if provider.context.enabled else []
+        except BaseException:
+            for node in compiled:
+                node.close()
+            raise
+        numbers = [self._make_node(provider.runtime, node) for node in compiled]
+        for table, made in ((infos, numbers), (context_nodes, holders)):
+            slots: Any = ffi.cast("void **", table)
+            for index, pointer in enumerate(made):
+                slots[index] = ffi.cast("void *", pointer)
+
+    def _make_node(self, runtime: int, node: CompiledNode) -> int:
+        number = self._nodes.add(node)
+        shapes = node.known_shapes
+        numbers: Any = ffi.new("int64_t[]", shapes) if shapes else ffi.NULL
+        made = self._link.make_node(
+            runtime, number, node.on_stream, len(node.inputs), len(node.outputs), numbers, len(shapes)
+        )
+        if not made:
+            self._nodes.remove(number)
+            raise OrtError(f"node '{node.name}' could not be made: out of memory, or it has too many tensors")
+        return made
+
+    def release_node(self, number: int) -> None:
+        """A compiled group is gone."""
+        self._nodes.remove(number).close()
+
+    def dynamic_options(self, number: int, keys: int, values: int, count: int) -> None:
+        """Options of a session that exists."""
+        names = [string(ffi.cast("char *", pointer)) for pointer in pointers(keys, count)]
+        texts = [string(ffi.cast("char *", pointer)) for pointer in pointers(values, count)]
+        self._providers.get(number).set_options(dict(zip(names, texts, strict=True)))
+
+    def compute(self, number: int, call: int, addresses: Any, stream: int, dims: Any) -> int:
+        """Run a compiled group. Taken for each node of each run, so it does its own error handling."""
+        try:
+            node = self._compiled[number]
+            if dims:
+                plan = node.plan_for(dims)
+                status = self._link.make_outputs(call, plan.output_shapes)
+                if status:
+                    return status
+            else:
+                plan = node.plan
+            plan.run(ffi.buffer(addresses, node.nbytes)[:], stream)
+        except BaseException as error:
+            found = self._compiled.get(number)
+            if found is None:
+                raise  # ends in cffi's report: without a node there is no runtime to make a status
+            return self._failed(found.runtime, found.failure(error))
+        return 0
+
+    # ---- device memory
+
+    def stream_aware(self, runtime: int) -> int:
+        """Whether there are GPUs."""
+        return int(bool(devices.gpus()))
+
+    def create_allocator(self, runtime: int, info: int, out: Any) -> None:
+        """Memory of a device; 0 for memory that is not ours."""
+        api = self._api(runtime)
+        device = api.plain("MemoryInfo_GetMemoryDevice", ffi.cast("void *", info))
+        out[0] = self._memory.allocator(memory.place_of(api, device))
+
+    def release_allocator(self, number: int) -> None:
+        """Give an allocator's memory back."""
+        self._memory.release_allocator(number)
+
+    def allocate(self, number: int, size: int, stream: int) -> int:
+        """Memory, for work on a stream if one is given."""
+        return self._memory.allocate(number, size, self._stream_handle(stream))
+
+    def deallocate(self, number: int, address: int) -> None:
+        """Give memory back."""
+        self._memory.deallocate(number, address)
+
+    def can_copy(self, runtime: int, source: int, target: int) -> int:
+        """Whether a copy between two devices is ours to do."""
+        api = self._api(runtime)
+        return int(memory.can_copy(api, ffi.cast("void *", source), ffi.cast("void *", target)))
+
+    def copy(self, runtime: int, sources: int, targets: int, streams: int, count: int) -> None:
+        """Copy tensors between host and device."""
+        api = self._api(runtime)
+        handles = pointers(streams, count) if streams else [ffi.NULL] * count
+        for source, target, stream in zip(pointers(sources, count), pointers(targets, count), handles, strict=True):
+            memory.copy(api, source, target, self._stream_handle(int(ffi.cast("uintptr_t", stream))))
+
+    def create_stream(self, runtime: int, device: int, out: Any, handle: Any) -> None:
+        """A stream of a device."""
+        place = memory.place_of(self._api(runtime), ffi.cast("void *", device))
+        out[0], handle[0] = self._memory.create_stream(place)
+
+    def flush_stream(self, runtime: int, stream: int) -> None:
+        """Wait until a stream has done its work."""
+        self._memory.synchronize(stream)
+
+    def release_stream(self, stream: int) -> None:
+        """Destroy a stream."""
+        self._memory.release_stream(stream)
+
+    def create_event(self, runtime: int, stream: int, out: Any) -> None:
+        """An event of a stream."""
+        out[0] = self._memory.create_event(stream)
+
+    def record_event(self, runtime: int, event: int) -> None:
+        """Mark where its stream is."""
+        self._memory.record_event(event)
+
+    def wait_event(self, runtime: int, event: int, stream: int) -> None:
+        """Let a stream, or the host, wait until an event's stream has come to its mark."""
+        self._memory.wait_event(event, self._stream_handle(stream))
+
+    def release_event(self, event: int) -> None:
+        """Destroy an event."""
+        self._memory.release_event(event)
+
+    def _stream_handle(self, stream: int) -> int | None:
+        """HIP's stream behind an OrtSyncStream, None for none."""
+        if not stream:
+            return None
+        api = next(iter(self._apis.values()))
+        return int(ffi.cast("uintptr_t", api.plain("SyncStream_GetHandle", ffi.cast("void *", stream))))
+
+
+def _logged(function: Callable[..., Any], otherwise: Any) -> Callable[..., Any]:
+    """For functions that cannot report an error: it goes to the log."""
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except BaseException as error:
+            _LOG.error("%s: %s", function.__name__, error)
+            return otherwise
+
+    return call

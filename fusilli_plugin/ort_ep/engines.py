@@ -1,0 +1,37 @@
+"""The engines that a session's nodes are offered to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.ort_ep.options import OptionError
+from hipdnn_backend.engine import Engine
+from hipdnn_backend.offload import engines_for as find
+from iree_bridge import Device
+
+__all__ = ["engines_for"]
+
+_lock: Final = threading.Lock()
+_engines: dict[Device, tuple[Engine, ...]] = {}
+
+
+def engines_for(device: Device, names: Sequence[str] = ()) -> tuple[Engine, ...]:
+    """The engines for a device, ours first, of those names if some are given.
+
+    They are looked up once per device, so that sessions share code.
+
+    Raises:
+        OptionError: there is no engine of a name.
+    """
+    with _lock:
+        if device not in _engines:
+            _engines[device] = find(str(device), (FusilliEngine(device),))
+        found = _engines[device]
+    known = {engine.name: engine for engine in found}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise OptionError(f"there is no engine {', '.join(missing)} for {device}; there are: {', '.join(known)}")
+    return tuple(known[name] for name in names) if names else found

@@ -1,0 +1,392 @@
+"""The execution provider of one session: claims nodes of ONNX Runtime's graphs and compiles them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import onnx
+
+from fusilli_plugin._link import ffi
+from fusilli_plugin.ort_ep import context, devices, dump, report
+from fusilli_plugin.ort_ep.abi import NAME, Api, OrtError, c_text
+from fusilli_plugin.ort_ep.engines import engines_for
+from fusilli_plugin.ort_ep.graphs import Dim, Graph, attributes_of, boundary, model_of, node_name, read, values_of
+from fusilli_plugin.ort_ep.groups import Role, group
+from fusilli_plugin.ort_ep.nodes import CompiledNode
+from fusilli_plugin.ort_ep.offloading import Compiled, Verdict, compile_model, survey
+from fusilli_plugin.ort_ep.options import ContextSettings, OptionError, ProviderOptions
+from fusilli_plugin.ort_ep.report import NodeReport
+from graph_api import FusilliError
+from hipdnn_backend.errors import EngineError
+from hipdnn_backend.offload.errors import ModelError, OffloadError
+from iree_bridge import Device
+
+__all__ = ["Provider", "StrictError"]
+
+_LOG: Final = logging.getLogger(__name__)
+_MAX_ROUNDS: Final = 64
+_NESTED: Final = 24  # version of ONNX Runtime from which on both branches of an If may have compiled nodes
+# What a named or unnamed dim is taken for while nodes are claimed. Different, so that none is confused with another.
+_PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+_FAILURES: Final = (FusilliError, OffloadError, EngineError, OrtError, ValueError, RuntimeError, NotImplementedError)
+
+
+class StrictError(FusilliError):
+    """A session in strict mode did not get what it asked for."""
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """Nodes that are claimed together, and what they were compiled to if their shapes are known."""
+
+    indices: tuple[int, ...]
+    compiled: Compiled | None
+
+
+class Provider:
+    """See the module. One thread of ONNX Runtime's uses it while a session is made.
+
+    Args:
+        api: functions of the ONNX Runtime that it belongs to.
+        runtime: its number.
+        device: where the session runs.
+        entries: the session's settings.
+
+    Raises:
+        OptionError: an option is unknown or malformed.
+    """
+
+    def __init__(self, api: Api, runtime: int, device: Device, entries: Mapping[str, str]) -> None:
+        self.runtime = runtime
+        self.device = device
+        self.options = ProviderOptions.from_entries(entries)
+        self.context = ContextSettings.from_entries(entries)
+        self._api = api
+        self._engines = engines_for(device, self.options.engines)
+        self._nodes: list[NodeReport] = []
+        self._kept: list[Compiled] = []  # what was compiled while claiming, until `compile` has taken it
+        self._compiled: list[CompiledNode] = []
+        self._problems: list[str] = []
+        self._model_path = ""
+        report.announce(self)
+        self._text: Any = c_text(devices.compatibility_text(device))
+
+    # ---- claiming
+
+    def capability(self, handle: Any, support: Any) -> None:
+        """Tell ONNX Runtime which nodes of a graph are claimed.
+
+        ONNX Runtime swallows what goes wrong here, so it goes to the log and the report; in strict mode a node is
+        claimed all the same, so that `compile` is called and can raise.
+        """
+        graph = read(self._api, handle)
+        self._model_path = self._model_path or graph.model_path
+        verdicts: Mapping[int, Verdict] = {}
+        claims: list[_Claim] = []
+        try:
+            verdicts = self._verdicts(graph)
+            verdicts, claims = self._claims(graph, verdicts)
+        except Exception as error:
+            self._problem(f"graph '{graph.name}' stays with ONNX Runtime as a whole: {error}", error)
+        self._note(graph, verdicts, claims)
+        for claim in claims:
+            self._claim(support, [graph.nodes[index].handle for index in claim.indices])
+            self._kept += [claim.compiled] if claim.compiled else []
+        if self.options.strict and not claims and self._complaints():
+            for node in [node for node in graph.nodes if not node.has_subgraphs][:1]:
+                self._claim(support, [node.handle])
+
+    def _claim(self, support: Any, handles: Sequence[Any]) -> None:
+        options: Any = ffi.new("uint32_t[2]", [23, 1])  # OrtNodeFusionOptions: version, drop_constant_initializers
+        array: Any = ffi.new("void *[]", handles)
+        self._api.call("EpGraphSupportInfo_AddNodesToFuse", support, array, len(handles), options)
+
+    def _verdicts(self, graph: Graph) -> dict[int, Verdict]:
+        """What the engines say to each node, by its index."""
+        refused = {node.index: reason for node in graph.nodes if (reason := self._refusal(graph, node.index))}
+        if self._holders(graph):
+            return {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
+        for _ in range(_MAX_ROUNDS):
+            chosen = _with_known_boundary(graph, refused)
+            if not chosen:
+                break
+            inputs, outputs = boundary(graph, chosen)
+            dims = self._assumed(graph, inputs)
+            model = model_of(graph, chosen, inputs, outputs, dims)
+            try:
+                found = survey(model, self._engines)
+            except ModelError as error:
+                # without the node at fault the others may still do
+                index = _at_fault(graph, error.node, chosen)
+                if index is None:
+                    raise
+                refused[index] = f"{error.reason} [{error.rule}]"
+                continue
+            verdicts = {index: found[node_name(index)] for index in chosen}
+            return verdicts | {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
+        return {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
+
+    def _refusal(self, graph: Graph, index: int) -> str:
+        """Why a node cannot even be shown to the pipeline, "" if it can."""
+        node = graph.nodes[index]
+        if graph.is_nested and self._api.version < _NESTED:
+            return "it is inside another node, where ONNX Runtime before 1.24 mixes up compiled nodes"
+        if node.has_subgraphs:
+            return "it has subgraphs"
+        taken_by = self._api.text("Node_GetEpName", node.handle)
+        if taken_by and taken_by != NAME:
+            return f"{taken_by} has it"
+        for name in (*node.inputs, *node.outputs):
+            if name and not graph.values[name].dtype:
+                return f"'{name}' is no tensor of numbers"
+        return ""
+
+    def _assumed(self, graph: Graph, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """Extents for inputs: what is known, what the options say, and different small numbers for the rest."""
+        assumed: dict[str, int] = dict(self.options.dims)
+        primes = itertools.cycle(_PRIMES)
+
+        def extent(dim: Dim) -> int:
+            if isinstance(dim, int):
+                return dim
+            if dim is None:
+                return next(primes)
+            if dim not in assumed:
+                assumed[dim] = next(primes)
+            return assumed[dim]
+
+        found = {name: tuple(extent(dim) for dim in graph.values[name].dims or ()) for name in names}
+        return found
+
+    def _claims(self, graph: Graph, verdicts: Mapping[int, Verdict]) -> tuple[dict[int, Verdict], list[_Claim]]:
+        """Groups of nodes whose code exists: what does not compile after all is left to ONNX Runtime."""
+        verdicts = dict(verdicts)
+        edges = _edges(graph)
+        holders = self._holders(graph)
+        if holders:  # a model with compiled code; what else is in it was left to ONNX Runtime when it was made
+            held = Verdict(Role.CORE, engine=NAME)
+            return verdicts | dict.fromkeys(holders, held), [_Claim((index,), None) for index in holders]
+        done: dict[tuple[int, ...], Compiled | None] = {}
+        for _ in range(_MAX_ROUNDS):
+            roles = [verdicts[node.index].role if node.index in verdicts else Role.NONE for node in graph.nodes]
+            failed = False
+            groups = group(roles, edges, self.options.min_nodes)
+            for indices in groups:
+                if indices in done:
+                    continue
+                try:
+                    done[indices] = self._try(graph, indices)
+                except Exception as error:
+                    failed = True
+                    self._problem(f"{len(indices)} nodes from {graph.nodes[indices[0]].label} on: {error}", error)
+                    for index in indices:
+                        verdicts[index] = Verdict(Role.NONE, reason=f"its group does not compile: {error}")
+            if not failed:
+                return verdicts, [_Claim(indices, done[indices]) for indices in groups]
+        return verdicts, []
+
+    def _holders(self, graph: Graph) -> list[int]:
+        """The nodes that hold code which this provider compiled in another session."""
+        return [
+            node.index
+            for node in graph.nodes
+            if (node.op_type, node.domain) == (context.OP_TYPE, context.DOMAIN)
+            and attributes_of(self._api, node).get("source") == NAME.encode()
+        ]
+
+    def _try(self, graph: Graph, indices: tuple[int, ...]) -> Compiled | None:
+        """Compile a group now, while ONNX Runtime can still have its nodes; None if its shapes are not known."""
+        inputs, outputs = boundary(graph, indices)
+        if not all(graph.values[name].is_static for name in inputs):
+            return None
+        model = model_of(graph, indices, inputs, outputs, self._assumed(graph, inputs))
+        return self._compile_model(model)
+
+    # ---- compiling
+
+    def compile(self, graphs: Sequence[Any], fused: Sequence[Any]) -> list[CompiledNode]:
+        """What ONNX Runtime will run for the groups that it gave us.
+
+        Raises:
+            StrictError: in strict mode, if claiming left something out.
+            OffloadError, EngineError: compiling failed.
+        """
+        complaints = self._complaints() if self.options.strict else []
+        if complaints:
+            raise StrictError(f"{NAME} is strict: " + "; ".join(complaints[:8]))
+        made: list[CompiledNode] = []
+        try:
+            for pair in zip(graphs, fused, strict=True):
+                made.append(self._compile_group(*pair))
+        except BaseException:
+            for node in made:
+                node.close()
+            raise
+        self._compiled += made
+        self._kept.clear()
+        return made
+
+    def _compile_group(self, handle: Any, fused: Any) -> CompiledNode:
+        graph = read(self._api, handle)
+        inputs, outputs = values_of(self._api, fused)
+        inputs = tuple(name for name in inputs if name not in graph.constants)
+        name = self._api.text("Node_GetName", fused)
+        holder = self._holders(graph)
+        compiled = None
+        if holder:
+            attributes = attributes_of(self._api, graph.nodes[holder[0]])
+            path = graph.model_path or self._model_path
+            compiled = context.restore(attributes, path, str(self.device.target), self._engines)
+            node = graph.nodes[holder[0]]
+            compiled = compiled.ordered(
+                [node.inputs.index(each) for each in inputs], [node.outputs.index(each) for each in outputs]
+            )
+        # dims that are not known are filled in when they are
+        dims = {each: [dim if isinstance(dim, int) else 0 for dim in graph.values[each].dims or ()] for each in inputs}
+        model = None if compiled else model_of(graph, range(len(graph.nodes)), inputs, outputs, dims)
+        try:
+            node = CompiledNode(
+                runtime=self.runtime,
+                name=name,
+                labels=[node.label for node in graph.nodes],
+                inputs=[graph.values[each] for each in inputs],
+                outputs=[graph.values[each] for each in outputs],
+                model=model,
+                compiled=compiled,
+                device=self.device,
+                compile_=self._compile_model,
+                max_shapes=self.options.max_shapes,
+            )
+        except _FAILURES as error:
+            labels = ", ".join(node.label for node in graph.nodes[:4])
+            raise FusilliError(f"node '{name}' ({labels}{', …' if len(graph.nodes) > 4 else ''}): {error}") from error
+        return node
+
+    def _compile_model(self, model: onnx.ModelProto) -> Compiled:
+        compiled = compile_model(model, self._engines, place=str(self.device.target), on_gpu=self.device.is_gpu)
+        if self.options.dump is not None:
+            dump.write(self.options.dump, model, compiled)
+        return compiled
+
+    # ---- what a user asks
+
+    def _problem(self, text: str, error: BaseException) -> None:
+        self._problems.append(text)
+        _LOG.error("%s", text, exc_info=error if _LOG.isEnabledFor(logging.DEBUG) else None)
+
+    def _complaints(self) -> list[str]:
+        """What strict mode does not accept."""
+        left = [
+            f"{node.label} stays with ONNX Runtime although {node.engine} supports it"
+            for node in self._nodes
+            if node.engine and not node.group
+        ]
+        return self._problems + left
+
+    def _note(self, graph: Graph, verdicts: Mapping[int, Verdict], claims: Sequence[_Claim]) -> None:
+        start = 1 + max((node.group for node in self._nodes), default=0)
+        group_of = {index: start + number for number, claim in enumerate(claims) for index in claim.indices}
+        for node in graph.nodes:
+            verdict = verdicts.get(node.index, Verdict(Role.NONE, reason="it was not examined"))
+            number = group_of.get(node.index, 0)
+            self._nodes.append(
+                NodeReport(
+                    name=node.name,
+                    op_type=node.op_type,
+                    domain=node.domain,
+                    group=number,
+                    engine=verdict.engine if number or verdict.role is Role.CORE else "",
+                    reason="" if number else verdict.reason or _left_out(verdict.role),
+                )
+            )
+
+    def report(self) -> report.Report:
+        """Where the nodes of this session run."""
+        return report.Report(
+            device=str(self.device),
+            nodes=tuple(self._nodes),
+            problems=tuple(self._problems),
+            specialisations={node.name: node.specialisations for node in self._compiled},
+            time=time.time(),
+        )
+
+    def set_options(self, entries: Mapping[str, str]) -> None:
+        """Options that may change while a session lives.
+
+        Raises:
+            OptionError: one is unknown.
+        """
+        for key, value in entries.items():
+            if key == report.REQUEST:
+                report.answer(value, self.report())
+            elif not key.startswith("ep.dynamic."):  # ONNX Runtime's own hints, which have no meaning here
+                raise OptionError(f"{NAME} has no option '{key}' that can change while a session lives")
+
+    def compatibility_text(self) -> Any:
+        """A C string about the code that was compiled, valid as long as this object."""
+        return self._text
+
+    def context_nodes(self, nodes: Sequence[CompiledNode]) -> list[Any]:
+        """EPContext nodes that hold compiled groups.
+
+        Raises:
+            NodeError: a group's shapes are known at run time only.
+            ContextError: the code cannot be written.
+            EngineError: an engine cannot serialize its plans.
+        """
+        where = context.place(self.context.path, self._model_path, embed=self.context.embed)
+        made: list[Any] = []
+        for node in nodes:
+            name = self.context.prefix + node.name
+            data = context.pack(name, [context.variant_of(node.compiled, str(self.device.target))])
+            inputs, outputs = ([value.name for value in values] for values in (node.inputs, node.outputs))
+            made.append(context.create_node(self._api, name, inputs, outputs, where.attributes(name, data)))
+        return made
+
+    def close(self) -> None:
+        """The session is gone; its compiled groups are released one by one."""
+        self._kept.clear()
+        self._compiled.clear()
+
+
+def _with_known_boundary(graph: Graph, refused: dict[int, str]) -> list[int]:
+    """The nodes that are not refused; those that read something of unknown rank from a refused one are refused, too."""
+    while True:
+        chosen = [node.index for node in graph.nodes if node.index not in refused]
+        inputs, _ = boundary(graph, chosen)
+        unknown = {name for name in inputs if graph.values[name].dims is None}
+        if not unknown:
+            return chosen
+        for index in chosen:
+            bad = next((name for name in graph.nodes[index].inputs if name in unknown), "")
+            if bad:
+                refused[index] = f"the rank of '{bad}' is not known before a run"
+
+
+def _at_fault(graph: Graph, name: str, chosen: Iterable[int]) -> int | None:
+    """The node that an error of the pipeline is about: it names the node or one of its results."""
+    for index in chosen:
+        if name and (name == node_name(index) or name in graph.nodes[index].outputs):
+            return index
+    return None
+
+
+def _edges(graph: Graph) -> dict[int, set[int]]:
+    """Index of a node → those that use its results."""
+    return {
+        node.index: {user for name in node.outputs if name for user in graph.consumers.get(name, ())}
+        for node in graph.nodes
+    }
+
+
+def _left_out(role: Role) -> str:
+    return {
+        Role.CORE: "its group would be smaller than min_nodes",
+        Role.LEFTOVER: "it does not stand between nodes that are claimed",
+        Role.FREE: "nothing that is claimed needs it",
+    }.get(role, "no engine takes it")

@@ -1,0 +1,140 @@
+"""Where the nodes of a session run, and why: what `fusilli_plugin.ep_report` gives."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from fusilli_plugin.ort_ep.abi import NAME
+
+__all__ = ["REQUEST", "NodeReport", "Report", "announce", "answer", "ask"]
+
+REQUEST: Final = "fusilli.report"
+"""A session's dynamic option that asks its provider for a report; the value says whose question it is."""
+
+_lock = threading.Lock()
+_answers: dict[str, Report] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """Where a node runs.
+
+    Attributes:
+        name: as the model has it after ONNX Runtime's own optimisations; may be "".
+        op_type: e.g. ``Conv``.
+        domain: "" for ONNX's own operators.
+        group: number of the compiled group, from 1 on; 0 if the node stays with ONNX Runtime.
+        engine: that takes it; "" if none does, or if nothing runs for it.
+        reason: why it is not claimed; "" if it is.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    group: int
+    engine: str
+    reason: str
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        kind = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
+        return f"{kind} '{self.name}'"
+
+    @property
+    def place(self) -> str:
+        """Where it runs and why, for people."""
+        if not self.group:
+            return f"ONNX Runtime, {self.reason}"
+        return f"group {self.group}, {self.engine or 'nothing to run'}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where the nodes of a session run. Prints as a table.
+
+    Attributes:
+        device: e.g. ``cpu`` or ``hip:0``.
+        nodes: of the graphs that ONNX Runtime showed the provider, in their order.
+        problems: what went wrong inside while nodes were claimed.
+        specialisations: name of a compiled group → how often it was compiled for other shapes.
+        time: of the report, in seconds since the epoch.
+    """
+
+    device: str
+    nodes: tuple[NodeReport, ...]
+    problems: tuple[str, ...]
+    specialisations: Mapping[str, int]
+    time: float
+
+    @property
+    def claimed(self) -> int:
+        """Number of nodes that the engines run."""
+        return sum(1 for node in self.nodes if node.group)
+
+    @property
+    def groups(self) -> int:
+        """Number of compiled groups."""
+        return len({node.group for node in self.nodes} - {0})
+
+    def __str__(self) -> str:
+        lines = [f"{NAME} on {self.device}: {self.claimed} of {len(self.nodes)} nodes in {self.groups} groups"]
+        lines += [f"  {node.label}: {node.place}" for node in self.nodes]
+        lines += [f"  problem: {problem}" for problem in self.problems]
+        return "\n".join(lines)
+
+
+def answer(question: str, report: Report) -> None:
+    """Leave a report for whoever asked."""
+    with _lock:
+        _answers[question] = report
+        while len(_answers) > 64:  # questions from elsewhere, which nobody collects
+            del _answers[next(iter(_answers))]
+
+
+def ask(session: Any) -> Report:
+    """The report of an ``onnxruntime.InferenceSession``.
+
+    Raises:
+        LookupError: the session does not use this provider; or there are several that do, and this version of
+            onnxruntime (before 1.24) does not tell them apart.
+    """
+    if NAME not in session.get_providers():
+        raise LookupError(f"the session does not use {NAME}; its providers: {', '.join(session.get_providers())}")
+    if not hasattr(session, "set_ep_dynamic_options"):
+        return _only()
+    question = uuid.uuid4().hex
+    session.set_ep_dynamic_options({REQUEST: question})
+    with _lock:
+        found = _answers.pop(question, None)
+    if found is None:
+        raise LookupError(f"{NAME} of this session did not answer; is the library that of this package?")
+    return found
+
+
+class Reporter(Protocol):
+    """What can be asked: the provider of a session."""
+
+    def report(self) -> Report:
+        """Where the session's nodes run."""
+        ...
+
+
+_reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
+
+
+def announce(reporter: Reporter) -> None:
+    """A session was made; its provider is forgotten when it is gone."""
+    _reporters.add(reporter)
+
+
+def _only() -> Report:
+    reporters = list(_reporters)
+    if len(reporters) != 1:
+        raise LookupError(f"{len(reporters)} sessions use {NAME}, and this onnxruntime does not tell them apart")
+    return reporters[0].report()

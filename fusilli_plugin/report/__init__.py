@@ -1,0 +1,10 @@
+"""What became of a model, for people: rows of a table, pictures, a page, a trace. Plain text and SVG, no libraries."""
+
+from __future__ import annotations
+
+from fusilli_plugin.report.memory import memory_svg
+from fusilli_plugin.report.page import page
+from fusilli_plugin.report.rows import StepRow, step_rows
+from fusilli_plugin.report.trace import trace
+
+__all__ = ["StepRow", "memory_svg", "page", "step_rows", "trace"]

@@ -1,0 +1,370 @@
+"""Runs programs: everything is looked up, placed and bound once, so that a run is a loop over a flat list of calls.
+
+Nothing here imports MLIR. The arena, the constants and, unless the caller brings addresses of his own, the inputs and
+outputs lie in memory that `prepare` allocates on the device; a run allocates nothing and builds nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from hipdnn_backend.copying import bind_copy, host_array
+from hipdnn_backend.device import Buffer, Memory
+from hipdnn_backend.engine import BindablePlan, Plan
+from hipdnn_backend.offload.errors import OffloadError
+from hipdnn_backend.offload.program import Copy, Execute, Program, Space, View
+
+__all__ = ["Bound", "InputError", "Prepared", "Timing", "prepare"]
+
+Array = np.ndarray[Any, Any]
+Call = Callable[[], None]
+
+_MAX_BOUND: Final = 16
+
+
+class InputError(OffloadError, ValueError):
+    """What a caller gave a program does not fit it: a missing or unknown name, another shape, another type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a step took.
+
+    Attributes:
+        step: its number.
+        name: of its graph, or what it copies.
+        start: seconds since the run began.
+        seconds: until its results were there.
+    """
+
+    step: int
+    name: str
+    start: float
+    seconds: float
+
+
+class Bound:
+    """A program on given addresses: call it to run it. Calls must not overlap in time, since they share the arena."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self.calls = tuple(calls)
+
+    def __call__(self) -> None:
+        """Enqueues all steps.
+
+        Raises:
+            EngineError: a graph failed.
+        """
+        for call in self.calls:
+            call()
+
+
+class Prepared:
+    """A program with its memory on a device. Threads may share it; one runs at a time.
+
+    Attributes:
+        program: what it runs.
+        memory: where everything lies.
+        stream: where everything is enqueued.
+    """
+
+    def __init__(
+        self, program: Program, plans: Sequence[Plan], memory: Memory, stream: int, constants: Mapping[str, Array]
+    ) -> None:
+        self.program = program
+        self.memory = memory
+        self.stream = stream
+        self._plans = tuple(plans)
+        self._lock = threading.Lock()
+        self._buffers: list[Buffer] = []
+        self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
+        self._own: Bound | None = None
+        self._host: list[Array] = []  # the own inputs and outputs, where Python can see them
+        self._closed = False
+        self._arena = self._allocate(program.arena)
+        self._constants = self._place_constants(constants)
+        self._arguments: tuple[int, ...] = ()
+
+    def run(self, feeds: Mapping[str, Array], results: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Run on arrays in host memory.
+
+        Args:
+            feeds: an array for each input, of its dims and type.
+            results: C-contiguous arrays that the outputs are written to; default: new ones.
+
+        Returns:
+            The outputs by name, in the program's order.
+
+        Raises:
+            InputError: an array is missing or does not fit; nothing has run then.
+            EngineError: a graph failed.
+        """
+        arrays = self._checked_feeds(feeds)
+        outputs = self._checked_results(results)
+        with self._lock:
+            bound = self._own_bound()
+            self._write_inputs(arrays)
+            bound()
+            self._read_outputs(outputs)
+        return outputs
+
+    def profile(self, feeds: Mapping[str, Array], seen: Callable[[int, Prepared], None] | None = None) -> list[Timing]:
+        """Run once, waiting after each step, and say how long each took.
+
+        Args:
+            feeds: as for `run`.
+            seen: called after each step with its number; it may `fetch` what the step wrote. Its time is not counted.
+        """
+        arrays = self._checked_feeds(feeds)
+        timings: list[Timing] = []
+        with self._lock:
+            bound = self._own_bound()
+            self._write_inputs(arrays)
+            self.memory.synchronize(self.stream)
+            begin, outside = time.perf_counter(), 0.0
+            for number, (call, step) in enumerate(zip(bound.calls, self.program.steps, strict=True)):
+                start = time.perf_counter()
+                call()
+                self.memory.synchronize(self.stream)
+                end = time.perf_counter()
+                timings.append(Timing(number, self.program.step_name(step), start - begin - outside, end - start))
+                if seen is not None:
+                    seen(number, self)
+                    outside += time.perf_counter() - end
+        return timings
+
+    def fetch(self, view: int, dims: Sequence[int] | None = None, strides: Sequence[int] | None = None) -> Array:
+        """The elements that a view has now, as a new array; meant for `profile`.
+
+        Args:
+            view: its number.
+            dims: look at the same memory with other dims, as a graph's own tensor does.
+            strides: in elements, with ``dims``.
+        """
+        own = self.program.views[view]
+        looked = View(own.buffer, own.offset, tuple(dims), tuple(strides), own.dtype) if dims and strides else own
+        raw = np.empty(looked.end - looked.offset, looked.dtype)
+        if raw.size:
+            self._read(raw, self._address(view, self._bases(self._arguments)))
+        steps = tuple(stride * looked.itemsize for stride in looked.strides)
+        return np.lib.stride_tricks.as_strided(raw, looked.dims, steps).copy()
+
+    def bind(self, arguments: Sequence[int]) -> Bound:
+        """The program on addresses of the caller's.
+
+        Args:
+            arguments: an address in device memory for each input, then for each output: dense, row-major, aligned to
+                64 bytes (engines may copy what is not). The last 16 are kept bound.
+
+        Raises:
+            InputError: an address is missing or NULL.
+        """
+        key = tuple(arguments)
+        bound = self._bound.get(key)  # the last ones are kept: callers come back with the same addresses
+        if bound is None:
+            if self._closed:
+                raise InputError(f"program '{self.program.name}' is closed")
+            wanted = len(self.program.inputs) + len(self.program.outputs)
+            if len(key) != wanted or not all(key):
+                raise InputError(f"program '{self.program.name}' takes {wanted} addresses, none NULL; got {len(key)}")
+            bound = self._bind(key)
+            with self._lock:
+                self._bound[key] = bound
+                while len(self._bound) > _MAX_BOUND:
+                    self._bound.popitem(last=False)
+        return bound
+
+    def close(self) -> None:
+        """Wait for the device and free the memory. A second call does nothing; the plans stay the caller's."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self.memory.synchronize(self.stream)
+            self._bound.clear()
+            self._own = None
+            self._host.clear()
+            for buffer in self._buffers:
+                buffer.close()
+            self._buffers.clear()
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the constants on the device."""
+        return sum(buffer.nbytes for buffer in self.program.buffers if buffer.space is Space.CONSTANT)
+
+    # ---- memory
+
+    def _allocate(self, nbytes: int) -> int:
+        buffer = self.memory.allocate(nbytes)
+        self._buffers.append(buffer)
+        return buffer.address
+
+    def _place_constants(self, constants: Mapping[str, Array]) -> dict[int, int]:
+        """Buffer → address; each constant is written once."""
+        placed: dict[int, int] = {}
+        for named in self.program.constants:
+            view = self.program.views[named.view]
+            if named.name not in constants:
+                raise InputError(f"program '{self.program.name}': the constant '{named.name}' is missing")
+            array = _fitting(f"constant '{named.name}'", constants[named.name], view)
+            placed[view.buffer] = self._allocate(self.program.buffers[view.buffer].nbytes)
+            if array.nbytes:
+                self.memory.write(placed[view.buffer], np.require(array, requirements="C"))
+        return placed
+
+    def _own_bound(self) -> Bound:
+        if self._closed:
+            raise InputError(f"program '{self.program.name}' is closed")
+        if self._own is None:
+            named = (*self.program.inputs, *self.program.outputs)
+            buffers = [self.program.buffers[self.program.views[each.view].buffer] for each in named]
+            self._arguments = tuple(self._allocate(buffer.nbytes) for buffer in buffers)
+            self._own = self._bind(self._arguments)
+            if self.memory.is_host:
+                views = [self.program.views[each.view] for each in named]
+                self._host = [host_array(at, view) for at, view in zip(self._arguments, views, strict=True)]
+        return self._own
+
+    def _bases(self, arguments: Sequence[int]) -> list[int]:
+        """The address of each buffer."""
+        named = (*self.program.inputs, *self.program.outputs)
+        given = {self.program.views[each.view].buffer: address for each, address in zip(named, arguments, strict=False)}
+        return [
+            self._arena + buffer.offset
+            if buffer.space is Space.TEMPORARY
+            else self._constants.get(number, 0) or given.get(number, 0)
+            for number, buffer in enumerate(self.program.buffers)
+        ]
+
+    def _address(self, view: int, bases: Sequence[int]) -> int:
+        looked = self.program.views[view]
+        return bases[looked.buffer] + looked.offset * looked.itemsize
+
+    # ---- binding
+
+    def _bind(self, arguments: Sequence[int]) -> Bound:
+        bases = self._bases(arguments)
+        return Bound([self._call(step, bases) for step in self.program.steps])
+
+    def _call(self, step: Execute | Copy, bases: Sequence[int]) -> Call:
+        if isinstance(step, Execute):
+            return self._bind_graph(step, bases)
+        views = self.program.views
+        target, source = self._address(step.target, bases), self._address(step.source, bases)
+        return bind_copy(self.memory, self.stream, target, views[step.target], source, views[step.source])
+
+    def _bind_graph(self, step: Execute, bases: Sequence[int]) -> Call:
+        graph = self.program.graphs[step.graph]
+        plan = self._plans[graph.plan]
+        addresses = [self._address(view, bases) for view in step.operands]
+        pack = dict(zip((*graph.inputs, *graph.outputs), addresses, strict=True))
+        workspace = self._arena + step.workspace if graph.workspace_size else 0
+        if isinstance(plan, BindablePlan):  # all checks are done now instead of in each run
+            return plan.bind(pack, workspace=workspace, stream=self.stream)
+        return partial(plan.execute, pack, workspace=workspace, stream=self.stream)
+
+    # ---- arguments
+
+    def _checked_feeds(self, feeds: Mapping[str, Array]) -> list[Array]:
+        names = [named.name for named in self.program.inputs]
+        missing = [name for name in names if name not in feeds]
+        unknown = [name for name in feeds if name not in names]
+        if missing or unknown:
+            problem = [f"no array for {', '.join(map(repr, missing))}"] if missing else []
+            problem += [f"{', '.join(map(repr, unknown))} is no input"] if unknown else []
+            raise InputError(f"program '{self.program.name}': {'; '.join(problem)}; the inputs are {names}")
+        views = self.program.views
+        return [_fitting(f"input '{each.name}'", feeds[each.name], views[each.view]) for each in self.program.inputs]
+
+    def _checked_results(self, results: Mapping[str, Array] | None) -> dict[str, Array]:
+        made: dict[str, Array] = {}
+        for named in self.program.outputs:
+            view = self.program.views[named.view]
+            if results is None or named.name not in results:
+                made[named.name] = np.empty(view.dims, view.dtype)
+                continue
+            array = results[named.name]
+            _fitting(f"output '{named.name}'", array, view)
+            if not array.flags.c_contiguous or not array.flags.writeable:
+                raise InputError(f"output '{named.name}': a writable C-contiguous array is needed")
+            made[named.name] = array
+        return made
+
+    def _write_inputs(self, arrays: Sequence[Array]) -> None:
+        if self._host:
+            for target, array in zip(self._host, arrays, strict=False):
+                np.copyto(target, array)
+            return
+        for address, array in zip(self._arguments, arrays, strict=False):
+            if array.nbytes:
+                self.memory.write(address, np.require(array, requirements="C"))
+
+    def _read_outputs(self, outputs: Mapping[str, Array]) -> None:
+        first = len(self.program.inputs)
+        if self._host:
+            for array, source in zip(outputs.values(), self._host[first:], strict=True):
+                np.copyto(array, source)
+            return
+        for address, array in zip(self._arguments[first:], outputs.values(), strict=True):
+            if array.nbytes:
+                self._read(array, address)
+
+    def _read(self, array: Array, address: int) -> None:
+        """Copy dense memory of the device to a C-contiguous array."""
+        if self.memory.is_host:
+            np.copyto(array, host_array(address, _dense(array)))
+        else:
+            array[...] = np.frombuffer(self.memory.read(address, array.nbytes), array.dtype).reshape(array.shape)
+
+
+def prepare(
+    program: Program, plans: Sequence[Plan], memory: Memory, constants: Mapping[str, Array], *, stream: int = 0
+) -> Prepared:
+    """Place the constants of a program on a device, and get ready to run.
+
+    Args:
+        program: checked.
+        plans: for this device, by the numbers that the graphs of the program name.
+        memory: of the device where the plans run.
+        constants: by name, in the dims and types of the program.
+        stream: the stream of the device that everything is enqueued on; the caller's.
+
+    Raises:
+        InputError: a plan or a constant is missing or does not fit.
+    """
+    if len(plans) < program.plans:
+        raise InputError(f"program '{program.name}' needs {program.plans} plans, got {len(plans)}")
+    for graph in program.graphs:
+        if plans[graph.plan].workspace_size > graph.workspace_size:
+            raise InputError(
+                f"graph '{graph.name}': its plan needs {plans[graph.plan].workspace_size} bytes of workspace, "
+                f"the program has {graph.workspace_size}"
+            )
+    return Prepared(program, plans, memory, stream, constants)
+
+
+def _dense(array: Array) -> View:
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    return View(0, 0, array.shape, strides, array.dtype.name)
+
+
+def _fitting(what: str, array: object, view: View) -> Array:
+    """``array`` if it has the view's dims and type."""
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{what}: a numpy array is needed, got {type(array).__name__}")
+    if array.shape != view.dims:
+        raise InputError(f"{what}: expected dims {view.dims}, got {array.shape}")
+    if array.dtype != np.dtype(view.dtype):
+        raise InputError(f"{what}: expected type {view.dtype}, got {array.dtype}; use astype")
+    return array

@@ -1,0 +1,6 @@
+"""The front end: ONNX, torch-dialect text and PyTorch modules into clean torch IR with static shapes."""
+
+from hipdnn_backend.offload.frontend.imported import Constant, Imported, TensorInfo
+from hipdnn_backend.offload.frontend.loading import load, prepare
+
+__all__ = ["Constant", "Imported", "TensorInfo", "load", "prepare"]

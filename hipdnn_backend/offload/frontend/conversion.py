@@ -1,0 +1,169 @@
+"""From a rewritten `Graph` to the torch dialect: torch-mlir's ONNX importer and its conversion, undecomposed."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import onnx
+
+from hipdnn_backend.offload._mlir import PassManager, ir, onnx_importer
+from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.frontend.graph import Graph
+from hipdnn_backend.offload.frontend.torch_ops import insert_torch_ops
+from hipdnn_backend.offload.frontend.weights import needs_constant
+
+__all__ = ["PIPELINE", "clean", "complaints", "control_input", "source_name", "to_torch", "unconverted", "unknown_type"]
+
+PIPELINE = "builtin.module(func.func(convert-torch-onnx-to-torch,cse,canonicalize,cse))"
+_ELEMENTS = {
+    getattr(onnx.TensorProto, name)
+    for name in (
+        *("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16"),
+        *("UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT8E4M3FNUZ"),
+        "FLOAT8E5M2FNUZ",
+    )
+}
+"""Element types that the torch dialect has."""
+
+_FATAL = {"Scan"}
+"""Operators whose conversion ends the process."""
+
+_OPAQUE = "opaque."
+_LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
+
+
+def to_torch(graph: Graph, lifted: Sequence[str], opaque: Collection[str], context: Any) -> tuple[Any, dict[str, str]]:
+    """The module, or what stood in its way.
+
+    Args:
+        graph: after all rewrites.
+        lifted: constants that become arguments.
+        opaque: nodes that are not to be converted.
+        context: of the module.
+
+    Returns:
+        An ``ir.Module`` with one function, ``main`` (None if the conversion failed), and the nodes that were not
+        converted, each with the reason.
+
+    Raises:
+        ModelError: types of tensors are not known, or the failure belongs to no node.
+    """
+    _check_elements(graph)
+    fatal = {node.name for node in graph.nodes if node.op_type in _FATAL and node.name not in opaque}
+    if fatal:
+        return None, dict.fromkeys(sorted(fatal), "torch-mlir has no conversion for such a body")
+    model = _typed(graph, lifted, opaque)
+    info = onnx_importer.ModelInfo(
+        model, config=onnx_importer.Config(function_expansion_allowlists_by_domain={"": set()})
+    )
+    with context, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about values without a type: the check below names them
+        module = info.create_module(context=context)
+        try:
+            onnx_importer.NodeImporter.define_function(info.main_graph, module.operation).import_all()
+        except (onnx_importer.OnnxImportError, ir.MLIRError, ValueError, TypeError, KeyError) as error:
+            raise ModelError(graph.name, "import", f"torch-mlir cannot read the graph: {error}") from error
+        insert_torch_ops(module)
+        try:
+            clean(module)
+        except ir.MLIRError as error:
+            failed = dict(complaints(error))
+            if not failed:
+                raise ModelError(graph.name, "import", f"torch-mlir's conversion failed: {error}") from error
+            return None, failed
+    return module, {name: reason for name, reason in unconverted(module) if name not in opaque}
+
+
+def _check_elements(graph: Graph) -> None:
+    """The importer ends the process, or raises without a name, where the torch dialect lacks a type."""
+    for node in graph.nodes:
+        for name in filter(None, [*node.input, *node.output]):
+            type_ = graph.type(name)
+            if type_ is not None and type_.element not in _ELEMENTS:
+                kind = onnx.TensorProto.DataType.Name(type_.element)
+                reason = f"{node.op_type}: {name!r} has elements of type {kind}, which the torch dialect lacks"
+                raise ModelError(node.name, "element-type", reason)
+
+
+def clean(module: Any) -> None:
+    """Convert what is in the ONNX form, then clean up; raises ``ir.MLIRError``."""
+    PassManager.parse(PIPELINE, context=module.context).run(module.operation)
+
+
+def _typed(graph: Graph, lifted: Sequence[str], opaque: Collection[str]) -> onnx.ModelProto:
+    """The model with the types of all tensors, which the importer needs."""
+    model = graph.to_proto(lifted)
+    model.graph.name = "main"
+    for node in model.graph.node:
+        if node.name in opaque:
+            node.op_type = _OPAQUE + node.op_type
+            for attribute in [each for each in node.attribute if each.HasField("g") or each.graphs]:
+                node.attribute.remove(attribute)  # what is in a body would be converted
+    for name, type_ in graph.types.items():
+        dims = None if type_.dims is None else [dim if isinstance(dim, int) else None for dim in type_.dims]
+        model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, type_.element, dims))
+    del model.graph.output[:]
+    for output in graph.outputs:
+        type_ = graph.type(output.value)
+        if type_ is None or type_.dims is None:
+            raise unknown_type(graph, output.name)
+        dims = [dim if isinstance(dim, int) else None for dim in type_.dims]
+        model.graph.output.append(onnx.helper.make_tensor_value_info(output.value, type_.element, dims))
+    return model
+
+
+def complaints(error: Any) -> Iterator[tuple[str, str]]:
+    """Node → diagnostic, from an ``ir.MLIRError``."""
+    for diagnostic in error.error_diagnostics:
+        for at in (diagnostic, *diagnostic.notes):
+            found = _LOCATION.search(str(at.location))
+            if found:
+                yield found[1], " ".join(str(diagnostic.message).split())[:300]
+                break
+
+
+def unconverted(module: Any) -> Iterator[tuple[str, str]]:
+    """Source node → reason, for operations that are still in the ONNX form."""
+    for function in module.body.operations:
+        yield from _unconverted_in(function.operation)
+
+
+def _unconverted_in(parent: Any) -> Iterator[tuple[str, str]]:
+    for region in parent.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                op = view.operation
+                if op.name == "torch.operator":
+                    name = str(op.attributes["name"].value) if "name" in op.attributes else ""
+                    if name.startswith("onnx."):
+                        yield source_name(op), f"torch-mlir does not convert {name.removeprefix('onnx.')}"
+                yield from _unconverted_in(op)
+
+
+def source_name(op: Any) -> str:
+    """The node that an operation came from, by its location; "" if it has none."""
+    found = _LOCATION.search(str(op.location))
+    return found[1] if found else ""
+
+
+def control_input(node: onnx.NodeProto, name: str) -> ModelError:
+    """A node needs to know one of the graph's inputs before any run."""
+    reason = f"its operand {name!r} has to be known, but is an input; bind it: --input {name}=VALUE"
+    return ModelError(node.name, "control-input", f"{node.op_type}: {reason}")
+
+
+def unknown_type(graph: Graph, output: str) -> ModelError:
+    """Why a result of the graph has no static type: the first node on the way to it that has none."""
+    for node in graph.nodes:
+        types = [graph.type(name) for name in node.output if name]
+        if all(type_ is not None and type_.static is not None for type_ in types):
+            continue
+        operand = needs_constant(graph, node)
+        if operand in graph.inputs:
+            return control_input(node, operand or "")
+        what = f"{operand!r}, which a run computes, decides" if operand else "values that only a run knows decide"
+        return ModelError(node.name, "static-dims", f"{node.op_type}: {what} the dims of its result, so of {output!r}")
+    return ModelError(output, "static-dims", "the type of this result is not known before a run")

@@ -1,0 +1,72 @@
+"""Operators that ONNX itself defines by a function body are expanded where torch-mlir has no conversion for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import onnx
+from onnx import defs, inliner
+
+from hipdnn_backend.offload.frontend.graph import Graph, TensorType, rename
+
+__all__ = ["expand"]
+
+
+def expand(graph: Graph, names: Collection[str]) -> bool:
+    """Replace nodes by the bodies of their operators' definitions.
+
+    Args:
+        graph: changed in place; its types are current.
+        names: of nodes.
+
+    Returns:
+        Whether any node had a body.
+    """
+    changed = False
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.nodes:
+        body = _body(graph, node) if node.name in names and _is_function(node, graph.opset) else None
+        changed |= body is not None
+        nodes.extend([node] if body is None else body)
+    graph.nodes = nodes
+    return changed
+
+
+def _is_function(node: onnx.NodeProto, opset: int) -> bool:
+    try:
+        schema: Any = defs.get_schema(node.op_type, opset, node.domain)
+    except defs.SchemaError:
+        return False
+    return schema.has_function or schema.has_context_dependent_function
+
+
+def _body(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    """The nodes of the body under the source node's name, with tensor names of their own."""
+    small = Graph("expand", graph.opsets)
+    small.nodes = [node]
+    for name in filter(None, node.input):
+        type_ = graph.type(name)
+        if type_ is None:
+            return None
+        small.inputs[name] = TensorType(type_.element, type_.dims)
+    model = small.to_proto()
+    for name in filter(None, node.output):
+        model.graph.output.append(onnx.ValueInfoProto(name=name))
+    try:
+        result = inliner.inline_selected_functions(model, [(node.domain, node.op_type)], inline_schema_functions=True)
+    except (RuntimeError, ValueError):
+        return None
+    if any(inner.op_type == node.op_type and inner.domain == node.domain for inner in result.graph.node):
+        return None
+    outer = {*node.input, *node.output}
+    names = {n: graph.fresh(f"{node.name}/{n}") for inner in result.graph.node for n in inner.output if n not in outer}
+    body = []
+    for inner in result.graph.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(inner)
+        rename(copy, names)
+        copy.output[:] = [names.get(name, name) for name in inner.output]
+        copy.name = node.name
+        body.append(copy)
+    return body

@@ -1,0 +1,123 @@
+"""A function of the torch dialect in the form that is handed over: ``main``, static types, weights as arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.frontend.imported import Constant, TensorInfo
+
+__all__ = ["ENTRY", "info_of", "lift_literals", "location_name", "make_entry", "order_arguments"]
+
+ENTRY = "main"
+
+_TENSOR = re.compile(r"!torch\.vtensor<\[(?P<dims>[-\d?, ]*)\],(?P<element>[a-zA-Z0-9]+)>")
+_NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"(?:\(#?[^)]*\))?\)$')
+_DTYPES: dict[str, Any] = {
+    "f16": np.float16, "f32": np.float32, "f64": np.float64, "bf16": ml_dtypes.bfloat16, "i1": np.bool_,
+    "si8": np.int8, "ui8": np.uint8, "si16": np.int16, "ui16": np.uint16, "si32": np.int32, "ui32": np.uint32,
+    "si64": np.int64, "ui64": np.uint64,
+    "f8E4M3FN": ml_dtypes.float8_e4m3fn, "f8E5M2": ml_dtypes.float8_e5m2,
+    "f8E4M3FNUZ": ml_dtypes.float8_e4m3fnuz, "f8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+}  # fmt: skip
+"""Element type in torch's text → numpy dtype."""
+
+_TABLE = 64
+
+
+def info_of(type_: Any, name: str) -> TensorInfo:
+    """What a ``!torch.vtensor`` type says.
+
+    Raises:
+        ModelError: it is another type, has unknown dims, or an element type that no buffer can have.
+    """
+    found = _TENSOR.fullmatch(str(type_))
+    if not found:
+        raise ModelError(name, "tensor-type", f"{type_} is no tensor with value semantics and a rank")
+    dims = [dim.strip() for dim in found["dims"].split(",") if dim.strip()]
+    if "?" in dims:
+        raise ModelError(name, "static-dims", f"{type_} has dims that only a run knows; export with static shapes")
+    if found["element"] not in _DTYPES:
+        raise ModelError(name, "tensor-type", f"{type_} has an element type that no buffer can have")
+    return TensorInfo(name, tuple(int(dim) for dim in dims), np.dtype(_DTYPES[found["element"]]))
+
+
+def location_name(location: Any) -> str:
+    """The name that a location is, "" if it is none."""
+    found = _NAME.match(str(location))
+    return found[1] if found else ""
+
+
+def make_entry(function: Any) -> None:
+    """Name a function ``main``."""
+    function.attributes["sym_name"] = ir.StringAttr.get(ENTRY, context=function.context)
+
+
+def order_arguments(function: Any, order: Sequence[tuple[int, str]]) -> None:
+    """Let the function take its arguments, as (index, name), in this order; others, which are unused, go."""
+    block = function.regions[0].blocks[0]
+    count = len(block.arguments)
+    for i, name in order:
+        old = block.arguments[i]
+        new = block.add_argument(old.type, ir.Location.name(name, context=function.context))
+        old.replace_all_uses_with(new)
+    for i in reversed(range(count)):
+        block.erase_argument(i)
+    _update_type(function)
+
+
+def _update_type(function: Any) -> None:
+    block = function.regions[0].blocks[0]
+    results = list(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
+    type_ = ir.FunctionType.get([argument.type for argument in block.arguments], results, context=function.context)
+    function.attributes["function_type"] = ir.TypeAttr.get(type_, context=function.context)
+    if "arg_attrs" in function.attributes:
+        del function.attributes["arg_attrs"]
+
+
+def lift_literals(function: Any) -> list[Constant]:
+    """Make arguments of the weights that are written into the function's body; they follow the others."""
+    block = function.regions[0].blocks[0]
+    constants: list[Constant] = []
+    for view in list(block.operations):
+        op = view.operation
+        if op.name != "torch.vtensor.literal":
+            continue
+        name = location_name(op.location) or f"constant{len(constants)}"
+        info = info_of(op.results[0].type, name)
+        value = _elements(op.attributes["value"], info)
+        if value is None:
+            continue
+        argument = block.add_argument(op.results[0].type, ir.Location.name(name, context=function.context))
+        op.results[0].replace_all_uses_with(argument)
+        op.erase()
+        constants.append(Constant(_unique(name, constants), value))
+    _update_type(function)
+    return constants
+
+
+def _unique(name: str, constants: Sequence[Constant]) -> str:
+    taken, number, base = {constant.name for constant in constants}, 1, name
+    while name in taken:
+        name, number = f"{base}_{number}", number + 1
+    return name
+
+
+def _elements(attribute: Any, info: TensorInfo) -> np.ndarray | None:
+    """The elements of a literal that is a weight; None if it is small or not readable."""
+    size = int(np.prod(info.dims))
+    if size <= (_TABLE if info.dtype.kind in "iub" else 1):
+        return None
+    try:
+        dense = ir.DenseElementsAttr(attribute)
+    except ValueError:  # a resource, which the bindings do not read
+        return None
+    if dense.is_splat or info.dtype.kind not in "fiu":
+        return None
+    return np.array(dense).astype(info.dtype).reshape(info.dims)

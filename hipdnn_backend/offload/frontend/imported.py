@@ -1,0 +1,66 @@
+"""What the front end hands over: a torch module with static shapes, and what its arguments are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Constant", "Imported", "TensorInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor that a run takes or gives.
+
+    Attributes:
+        name: as in the model.
+        dims: static.
+        dtype: numpy's, ``ml_dtypes`` for bfloat16 and float8.
+    """
+
+    name: str
+    dims: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A weight that the module takes as an argument.
+
+    Attributes:
+        name: as in the model, or derived from it if the front end computed the value.
+        value: its elements, row-major; read-only by convention.
+    """
+
+    name: str
+    value: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Imported:
+    """A model in the torch dialect, undecomposed, with static shapes.
+
+    Attributes:
+        module: an ``ir.Module`` with one public ``func.func @main``: arguments are `inputs`, then `constants`; results
+            are `outputs`. Operations have the source node's name as location.
+        name: of the model.
+        inputs: what the caller feeds.
+        constants: weights, lifted out of the IR.
+        outputs: what a run returns, in the model's order.
+        opaque: name of a node that could not be converted → why. Such a node is a ``torch.operator "onnx.…"``; empty
+            unless the model was loaded leniently.
+        absorbed: name of a source node that left no operation → name of the node that now does its work (a batch norm
+            that went into its convolution), "" if the front end computed or dropped it.
+    """
+
+    module: Any
+    name: str
+    inputs: tuple[TensorInfo, ...]
+    constants: tuple[Constant, ...]
+    outputs: tuple[TensorInfo, ...]
+    opaque: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    absorbed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,0 +1,159 @@
+"""The front end's table of contents: what happens to a model between its file and the torch dialect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from hipdnn_backend.offload._mlir import new_context
+from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.frontend import rules as _rules  # noqa: F401  registers the rewrites
+from hipdnn_backend.offload.frontend.binding import bind_dims, bind_inputs
+from hipdnn_backend.offload.frontend.building import build
+from hipdnn_backend.offload.frontend.conversion import control_input, to_torch, unknown_type
+from hipdnn_backend.offload.frontend.folding import fold
+from hipdnn_backend.offload.frontend.functions import expand
+from hipdnn_backend.offload.frontend.graph import Graph
+from hipdnn_backend.offload.frontend.imported import Constant, Imported, TensorInfo
+from hipdnn_backend.offload.frontend.opsets import convert, inline_functions
+from hipdnn_backend.offload.frontend.reading import read
+from hipdnn_backend.offload.frontend.rewriting import apply_rules
+from hipdnn_backend.offload.frontend.shapes import check, infer
+from hipdnn_backend.offload.frontend.weights import lifted, needs_constant
+
+__all__ = ["load", "prepare", "simplify"]
+
+_ROUNDS = 64
+"""More rounds than any chain of rewrites needs: a rule that undoes another would not end."""
+
+
+def load(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto | Any,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    example: Sequence[Any] = (),
+    strict: bool = True,
+    context: Any = None,
+) -> Imported:
+    """A model in the torch dialect, undecomposed, with static shapes and its weights as arguments.
+
+    Args:
+        source: path of an ONNX file or of a torch-dialect ``.mlir`` file, an ONNX file's bytes, a ``ModelProto`` (which
+            is not changed), or a PyTorch module or exported program.
+        dims: size of each symbolic dim; ``input.axis`` names a dim that has no name.
+        inputs: inputs that are bound to a value, a sampling rate for example: they are no inputs of the result.
+        example: arguments that a PyTorch module is exported with.
+        strict: raise if a node cannot be converted; otherwise it stays in the module, see `Imported.opaque`.
+        context: ``ir.Context`` of the module; a new one by default.
+
+    Raises:
+        ModelError: the model is damaged, needs dims, or has an operator that cannot be converted; names the node.
+    """
+    context = new_context() if context is None else context
+    if isinstance(source, str | os.PathLike) and Path(source).suffix == ".mlir":
+        from hipdnn_backend.offload.frontend.mlir_text import load_text
+
+        return load_text(Path(source), context)
+    if not isinstance(source, str | os.PathLike | bytes | onnx.ModelProto):
+        from hipdnn_backend.offload.frontend.torch_export import load_torch
+
+        return load_torch(source, example, context)
+    return _to_imported(prepare(source, dims=dims, inputs=inputs), strict, context)
+
+
+def prepare(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+) -> Graph:
+    """An ONNX model with static shapes, folded and rewritten: what `load` converts.
+
+    Raises:
+        ModelError: see `load`.
+    """
+    try:
+        return _prepared(*read(source), dims or {}, inputs or {})
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            "", "model-file", f"a name in the model is no UTF-8; is the file damaged? ({error})"
+        ) from error
+
+
+def _prepared(model: onnx.ModelProto, folder: Path | None, dims: Mapping[str, int], inputs: Mapping[str, Any]) -> Graph:
+    graph = inline_functions(build(model, folder), model.functions)
+    check(graph)
+    bind_inputs(graph, inputs)
+    bind_dims(graph, dims)
+    graph = convert(graph)
+    simplify(graph)
+    return graph
+
+
+def simplify(graph: Graph) -> None:
+    """Infer, fold and rewrite until nothing changes.
+
+    Raises:
+        ModelError: shapes contradict each other, or a rule found a form that nothing converts.
+    """
+    for _ in range(_ROUNDS):
+        infer(graph)
+        if not fold(graph) | apply_rules(graph):
+            return
+    raise ModelError(graph.name, "rewriting", f"rewriting did not end after {_ROUNDS} rounds")
+
+
+def _to_imported(graph: Graph, strict: bool, context: Any) -> Imported:
+    opaque: dict[str, str] = {}
+    while True:
+        names = lifted(graph)
+        module, failed = to_torch(graph, names, opaque, context)
+        if not failed:
+            break
+        if expand(graph, failed.keys() - opaque.keys()):
+            simplify(graph)
+            continue
+        name, reason = next(iter(failed.items()))
+        if strict or failed.keys() <= opaque.keys():
+            raise _unsupported(graph, name, reason)
+        opaque.update(failed)
+    live = {node.name for node in graph.nodes}
+    return Imported(
+        module=module,
+        name=graph.name,
+        inputs=tuple(_info(graph, name, name) for name in graph.inputs),
+        constants=tuple(Constant(name, graph.constants[name]) for name in names),
+        outputs=tuple(_info(graph, output.value, output.name) for output in graph.outputs),
+        opaque=opaque,
+        absorbed={name: at for name, at in graph.absorbed.items() if name not in live},
+    )
+
+
+def _unsupported(graph: Graph, name: str, reason: str) -> ModelError:
+    node = next((node for node in graph.nodes if node.name == name), None)
+    if node is None:
+        return ModelError(name, "unsupported-operator", reason)
+    operand = needs_constant(graph, node)
+    if operand in graph.inputs:
+        return control_input(node, operand or "")
+    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    operands = ", ".join(f"{value} {list(_dims(graph, value))}" for value in node.input if value)
+    return ModelError(name, "unsupported-operator", f"{operator} of {operands} is not supported: {reason}")
+
+
+def _info(graph: Graph, value: str, name: str) -> TensorInfo:
+    type_ = graph.type(value)
+    dims = type_.static if type_ else None
+    if type_ is None or dims is None:
+        raise unknown_type(graph, name)
+    return TensorInfo(name, dims, type_.dtype)
+
+
+def _dims(graph: Graph, value: str) -> tuple[int | str, ...]:
+    type_ = graph.type(value)
+    return type_.dims or () if type_ else ()

@@ -1,0 +1,35 @@
+"""The rewrite rules, a file per family; importing this package registers them."""
+
+from hipdnn_backend.offload.frontend.rules import (
+    activation,
+    affine,
+    attention,
+    contrib,
+    contrib_attention,
+    conv,
+    identity,
+    matmul,
+    norm,
+    pool,
+    quantised,
+    recurrent,
+    reduction,
+    slicing,
+)
+
+__all__ = [
+    "activation",
+    "affine",
+    "attention",
+    "contrib",
+    "contrib_attention",
+    "conv",
+    "identity",
+    "matmul",
+    "norm",
+    "pool",
+    "quantised",
+    "recurrent",
+    "reduction",
+    "slicing",
+]

@@ -1,0 +1,93 @@
+"""Pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from hipdnn_backend.offload.frontend.graph import TensorType
+from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+from hipdnn_backend.offload.frontend.rules.conv import Window, forward_window
+
+__all__: list[str] = []
+
+
+@rewrites("AveragePool")
+def _average(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Dilated or rounded-up averages: sums by a depthwise convolution, divided by counts that are known here.
+
+    torch has no dilated average pool, and counts the elements of windows that stick out in another way.
+    """
+    dims, result = b.dims(node.input[0]), b.dims(node.output[0])
+    if dims is None or result is None:
+        return None
+    window = forward_window(b, dims[2:], b.given["kernel_shape"])
+    ceil, dilated = bool(b.given.get("ceil_mode", 0)), any(step != 1 for step in window.dilations)
+    sizes = [
+        (n + p + q - e) // s + 1
+        for n, p, q, e, s in zip(dims[2:], window.begin, window.end, window.extent, window.strides, strict=True)
+    ]
+    rounded = tuple(sizes) != result[2:]
+    if not (dilated or rounded):
+        if not ceil and b.given.get("auto_pad", "NOTSET") == "NOTSET":
+            return None
+        given = {"kernel_shape": window.kernel, "strides": window.strides, "pads": [*window.begin, *window.end]}
+        include = b.given.get("count_include_pad", 0)
+        return [b.op("AveragePool", node.input[0], count_include_pad=include, **given)]
+    reach = [
+        (count - 1) * s + e - p - n
+        for count, s, e, p, n in zip(result[2:], window.strides, window.extent, window.begin, dims[2:], strict=True)
+    ]
+    ones = b.like(node.input[0], np.ones((dims[1], 1, *window.kernel)))
+    given = {"strides": window.strides, "dilations": window.dilations, "kernel_shape": window.kernel, "group": dims[1]}
+    x = node.input[0]
+    pads = [0, 0, *window.begin, 0, 0, *(max(more, 0) for more in reach)]
+    if any(pads):
+        x = b.op("Pad", x, b.constant(pads), b.like(x, 0))
+    sums = b.op("Conv", x, ones, **given)
+    counts = _counts(window, dims[2:], result[2:], bool(b.given.get("count_include_pad", 0)))
+    return [b.op("Mul", sums, b.like(node.input[0], 1.0 / np.maximum(counts, 1)[None, None]))]
+
+
+def _counts(window: Window, sizes: Sequence[int], result: Sequence[int], include_pad: bool) -> np.ndarray:
+    """How many elements each window averages: those of the input, with padding if told, never those beyond."""
+    total = np.ones((), np.int64)
+    for axis, (size, count) in enumerate(zip(sizes, result, strict=True)):
+        starts = np.arange(count) * window.strides[axis] - window.begin[axis]
+        taps = starts[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
+        low, high = (-window.begin[axis], size + window.end[axis]) if include_pad else (0, size)
+        along = ((taps >= low) & (taps < high)).sum(1)
+        total = total[..., None] * along
+    return total
+
+
+@rewrites("MaxPool")
+def _max(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Indices that nobody reads are dropped; those of 2-D pools are made of torch's, which count within a picture."""
+    if len(node.output) < 2 or not node.output[1]:
+        return None
+    if not b.has_output(1):
+        return [b.op("MaxPool", *node.input, **{**b.given, "storage_order": None}), ""]
+    dims, result, type_ = b.dims(node.input[0]), b.dims(node.output[0]), b.type(node.output[0])
+    if dims is None or result is None or type_ is None:
+        return None
+    window = forward_window(b, dims[2:], b.given["kernel_shape"])
+    if len(dims) != 4 or window.begin != window.end:
+        raise b.fail("pool-indices", f"indices of a pool over {list(dims)} with pads {window.begin} and {window.end}")
+    given = {"kernel": window.kernel, "strides": window.strides, "pads": window.begin, "dilations": window.dilations}
+    indices_type = TensorType(onnx.TensorProto.INT64, type_.dims)
+    y, indices = b.torch_pair(
+        "max_pool2d_with_indices", node.input[0], like=(type_, indices_type),
+        ceil=int(b.given.get("ceil_mode", 0)), **given,
+    )  # fmt: skip
+    height, width = dims[2:]
+    if b.given.get("storage_order", 0):  # columns are contiguous
+        column = b.op("Mod", indices, b.constant(width))
+        row = b.op("Div", b.op("Sub", indices, column), b.constant(width))
+        indices = b.op("Add", b.op("Mul", column, b.constant(height)), row)
+    if dims[0] * dims[1] > 1:
+        first = np.arange(dims[0] * dims[1]).reshape(dims[0], dims[1], 1, 1) * height * width
+        indices = b.op("Add", indices, b.constant(first))
+    return [y, indices]

@@ -1,0 +1,54 @@
+"""Slices, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+
+__all__: list[str] = []
+
+
+@rewrites("Slice")
+def _axis_by_axis(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """A slice of several axes becomes one per axis that it cuts: torch-mlir leaves the dims in between unknown."""
+    dims = b.dims(node.input[0])
+    given = [b.value(b.input(i)) if b.input(i) else None for i in range(1, 5)]
+    if dims is None or any(b.input(i) and value is None for i, value in enumerate(given, 1)):
+        return None
+    starts, ends, axes, steps = given
+    if starts is None or ends is None:
+        return None
+    axes = np.arange(starts.size) if axes is None else axes
+    steps = np.ones(starts.size, np.int64) if steps is None else steps
+    cuts = []
+    for start, end, axis, step in zip(starts.tolist(), ends.tolist(), axes.tolist(), steps.tolist(), strict=True):
+        if step == 0 or not -len(dims) <= axis < len(dims):
+            raise b.fail("slice", f"axis {axis} or step {step} does not fit {list(dims)}")
+        if range(dims[axis])[start:end:step] != range(dims[axis]):
+            cuts.append((start, end, axis, step))
+    if len(cuts) == 1 and starts.size == 1:
+        return None
+    x = node.input[0]
+    for cut in cuts:
+        x = b.op("Slice", x, *(b.constant([number]) for number in cut))
+    return [x]
+
+
+@rewrites("Split")
+def _split(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """A slice per part: torch-mlir leaves the dims of unequal parts unknown."""
+    dims = b.dims(node.input[0])
+    parts = [b.dims(name) for name in node.output]
+    if dims is None or any(part is None for part in parts):
+        return None
+    axis = b.given.get("axis", 0) % len(dims)
+    results, start = [], 0
+    for part in parts:
+        stop = start + (part[axis] if part else 0)
+        results.append(b.op("Slice", node.input[0], *(b.constant([number]) for number in (start, stop, axis))))
+        start = stop
+    return results

@@ -1,0 +1,82 @@
+"""Types of all tensors, by onnx's shape inference; what it rejects is an error that names the node."""
+
+from __future__ import annotations
+
+import re
+
+import onnx
+from onnx import checker, shape_inference
+
+from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.frontend.graph import Graph, TensorType
+
+__all__ = ["check", "infer"]
+
+_INFERENCE_NODE = re.compile(
+    r"\(op_type:\s*(?P<op>[^,)]*)(?:, node name:\s*(?P<name>[^)]*))?\):?\s*(?P<reason>.*)", re.S
+)
+_CHECKER_NODE = re.compile(r"Context: Bad node spec for node\. Name: (?P<name>.*?) OpType: (?P<op>\S+)", re.S)
+
+
+def check(graph: Graph) -> None:
+    """Operators exist in their opset, with their attributes and numbers of inputs.
+
+    Raises:
+        ModelError: one does not.
+    """
+    model = graph.to_proto()
+    for value in [*model.graph.input, *model.graph.output]:  # the checker wants a shape there, and does not read it
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    try:
+        checker.check_model(model, check_custom_domain=False)
+    except checker.ValidationError as error:
+        text = str(error)
+        found = _CHECKER_NODE.search(text)
+        reason = " ".join(text.split("==> Context")[0].split())
+        unknown = "No Op registered" in reason
+        if unknown:
+            reason += "; the name is misspelt, or the opset or domain is another"
+        rule = "unknown-operator" if unknown else "checker"
+        raise ModelError(found["name"] if found else "", rule, reason) from error
+
+
+def infer(graph: Graph) -> None:
+    """Fill `Graph.types`.
+
+    Raises:
+        ModelError: shapes or types of a node contradict each other.
+    """
+    try:
+        inferred = shape_inference.infer_shapes(graph.to_proto(), check_type=True, strict_mode=True, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise _shape_error(graph, str(error)) from error
+    types = {}
+    for value in [*inferred.graph.value_info, *inferred.graph.output]:
+        type_ = TensorType.of(value.type)
+        if type_ is not None:
+            types[value.name] = type_
+    graph.types = types
+
+
+def _shape_error(graph: Graph, text: str) -> ModelError:
+    text = text.removeprefix("[ShapeInferenceError] Inference error(s): ")
+    found = _INFERENCE_NODE.search(text)
+    if not found:
+        return ModelError(graph.name, "shapes", " ".join(text.split()))
+    name, reason = (found["name"] or "").strip(), " ".join(found["reason"].split())
+    reason = reason.split("(op_type:")[0].replace("[ShapeInferenceError] ", "").replace("[TypeInferenceError] ", "")
+    node = next((node for node in graph.nodes if node.name == name), None)
+    if node is None:
+        return ModelError(name or found["op"], "shapes", reason)
+    return ModelError(name, "shapes", f"{node.op_type} of {_operands(graph, node)}: {reason.strip()}")
+
+
+def _operands(graph: Graph, node: onnx.NodeProto) -> str:
+    """Names and dims of a node's inputs, for messages."""
+    shown = []
+    for name in node.input:
+        type_ = graph.type(name)
+        dims = "?" if type_ is None or type_.dims is None else list(type_.dims)
+        shown.append(f"{name} {dims}" if name else "none")
+    return ", ".join(shown)

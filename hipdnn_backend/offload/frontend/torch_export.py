@@ -1,0 +1,154 @@
+"""The PyTorch path: ``torch.export``, then torch-mlir's FX importer, operators kept whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from hipdnn_backend.offload._mlir import PassManager, fx_importer, ir
+from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.frontend.conversion import source_name
+from hipdnn_backend.offload.frontend.functions_ir import info_of, lift_literals, order_arguments
+from hipdnn_backend.offload.frontend.imported import Constant, Imported
+
+__all__ = ["load_torch"]
+
+_IDENTITIES = {"torch.aten.detach_", "torch.aten.detach", "torch.aten.lift_fresh_copy", "torch.aten.alias"}
+"""What tensors that a module's code writes as literals go through."""
+
+_CLEAN = "builtin.module(func.func(cse,canonicalize,cse))"
+
+
+def load_torch(source: Any, example: Sequence[Any], context: Any) -> Imported:
+    """A PyTorch module, exported in evaluation mode, or a ``torch.export.ExportedProgram``.
+
+    Args:
+        source: left as it is.
+        example: positional arguments that a module is exported with; their shapes become static.
+        context: of the module that is made.
+
+    Raises:
+        ModelError: PyTorch is missing, the export or an operator fails, shapes are dynamic, or buffers are written.
+        TypeError: ``source`` is nothing that a model can be loaded from.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise TypeError(f"cannot load a model from {type(source).__name__}; PyTorch is not installed") from error
+    program = _exported(torch, source, example)
+    signature = program.graph_signature
+    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+        raise ModelError(written[0], "torch-export", "the module writes to it; only functions of the inputs are run")
+    module = _imported(program, context)
+    function = module.body.operations[0].operation
+    states, order = _arguments(program)
+    order_arguments(function, order)
+    constants = [Constant(name, _numpy(torch, value)) for name, value in states]
+    PassManager.parse(_CLEAN, context=context).run(module.operation)
+    constants += lift_literals(function)
+    arguments = list(function.regions[0].blocks[0].arguments)
+    names = list(signature.user_inputs)
+    inputs = tuple(info_of(value.type, name) for name, value in zip(names, arguments, strict=False))
+    results = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
+    return Imported(
+        module=module,
+        name=type(source).__name__,
+        inputs=inputs,
+        constants=tuple(constants),
+        outputs=tuple(info_of(type_, str(name)) for name, type_ in zip(signature.user_outputs, results, strict=True)),
+    )
+
+
+def _exported(torch: Any, source: Any, example: Sequence[Any]) -> Any:
+    if isinstance(source, torch.export.ExportedProgram):
+        return source
+    if not isinstance(source, torch.nn.Module):
+        raise TypeError(
+            f"cannot load a model from {type(source).__name__}; a path, bytes, ModelProto or torch module can"
+        )
+    if not example:
+        raise ModelError(type(source).__name__, "torch-export", "give example=(…): the inputs that fix its shapes")
+    modes = [(module, module.training) for module in source.modules()]
+    try:
+        return torch.export.export(source.eval(), tuple(example))
+    except Exception as error:  # what a model's own code raises while it is traced
+        reason = f"torch.export failed: {str(error).strip().splitlines()[0] if str(error).strip() else type(error)}"
+        raise ModelError(type(source).__name__, "torch-export", reason) from error
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _imported(program: Any, context: Any) -> Any:
+    """The program's graph as one function ``main``, states among its arguments."""
+    extras = fx_importer()
+
+    class NamedNodes(extras.ContextCache):
+        """Locations are names of nodes, with the path of the submodule in front, instead of lines of Python."""
+
+        def get_node_location(self, node: Any) -> Any:
+            return ir.Location.name(_label(node), context=context)
+
+    importer = extras.FxImporter(context=context)
+    importer._cc = NamedNodes(context, py_attr_tracker=importer._py_attr_tracker)
+    try:
+        importer.import_stateless_graph(program.graph, func_name="main")
+    except Exception as error:  # the importer raises many kinds for what it does not know
+        raise ModelError("", "torch-export", f"torch-mlir cannot read the exported graph: {error}") from error
+    module = importer.module
+    for op in _operators(module.body.operations[0].operation):
+        name = ir.StringAttr(op.attributes["name"]).value
+        if name not in _IDENTITIES or op.results[0].type != op.operands[0].type:
+            raise ModelError(source_name(op), "unsupported-operator", f"torch-mlir does not know {name}")
+        op.results[0].replace_all_uses_with(op.operands[0])
+        op.erase()
+    return module
+
+
+def _label(node: Any) -> str:
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    return f"{path}/{node.name}" if path else node.name
+
+
+def _operators(function: Any) -> Iterator[Any]:
+    """Operations that the torch dialect has no name for."""
+    for view in list(function.regions[0].blocks[0].operations):
+        if view.operation.name == "torch.operator":
+            yield view.operation
+
+
+def _arguments(program: Any) -> tuple[list[tuple[str, Any]], list[tuple[int, str]]]:
+    """States as (name, tensor), and the order that puts the user's inputs before them; unused ones are left out."""
+    signature = program.graph_signature
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    tables = (signature.inputs_to_parameters, signature.inputs_to_buffers)
+    users = set(signature.user_inputs)
+    order: list[tuple[int, str]] = []
+    states: list[tuple[str, Any]] = []
+    for i, node in enumerate(placeholders):
+        if node.name in users:
+            order.append((i, node.name))
+    for i, node in enumerate(placeholders):
+        if node.name in users or not node.users:
+            continue
+        path = next((table[node.name] for table in tables if node.name in table), None)
+        if path is not None:
+            value = program.state_dict.get(path, program.constants.get(path))
+        else:
+            path = signature.inputs_to_lifted_tensor_constants[node.name]
+            value = program.constants[path]
+        states.append((path, value))
+        order.append((i, path))
+    return states, order
+
+
+def _numpy(torch: Any, tensor: Any) -> np.ndarray:
+    value = tensor.detach().cpu().contiguous()
+    if value.dtype == torch.bfloat16:
+        return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return value.numpy()

@@ -1,0 +1,96 @@
+"""Which constants become arguments: real weights do, what an operator needs to know beforehand does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from hipdnn_backend.offload.frontend.graph import Graph, captures
+
+__all__ = ["lifted", "needs_constant", "static_operands"]
+
+_STATIC: Mapping[str, frozenset[int]] = {
+    op_type: frozenset(operands)
+    for op_types, operands in (
+        ("Resize", (1, 2, 3)),
+        ("Clip Dropout STFT", (1, 2, 3)),
+        ("Pad Range", (0, 1, 2, 3)),
+        ("Slice", (1, 2, 3, 4)),
+        ("QuantizeLinear DequantizeLinear", (1, 2)),
+        ("QLinearConv", (1, 2, 4, 5, 6, 7)),
+        ("QLinearMatMul", (1, 2, 4, 5, 6, 7)),
+        ("QLinearAdd QLinearMul", (1, 2, 4, 5, 6, 7)),
+        ("ConvInteger MatMulInteger NonMaxSuppression", (2, 3, 4)),
+        ("ConstantOfShape Loop", (0, 1)),
+        ("If", (0,)),
+        ("DFT Col2Im", (1, 2)),
+        ("HannWindow HammingWindow BlackmanWindow EyeLike", (0,)),
+        ("MelWeightMatrix", (0, 1, 2, 3, 4)),
+        ("MaxUnpool", (2,)),
+        (
+            "Upsample Reshape Expand Tile Unsqueeze Squeeze Split TopK CumSum CumProd OneHot Trilu CenterCropPad "
+            "SplitToSequence SequenceAt AffineGrid ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 "
+            "ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare",
+            (1,),
+        ),
+    )
+    for op_type in op_types.split()
+}
+"""Operator → operands whose elements the conversion reads."""
+
+_WEIGHTS: Mapping[str, frozenset[int]] = {
+    "Conv": frozenset((1, 2)),
+    "ConvTranspose": frozenset((1, 2)),
+    "Gemm": frozenset((1, 2)),
+    "MatMul": frozenset((0, 1)),
+    "BatchNormalization": frozenset((1, 2, 3, 4)),
+    "InstanceNormalization": frozenset((1, 2)),
+    "GroupNormalization": frozenset((1, 2)),
+    "LayerNormalization": frozenset((1, 2)),
+    "RMSNormalization": frozenset((1,)),
+    "PRelu": frozenset((1,)),
+}
+"""Operator → operands that are weights even if they have one element."""
+
+_TABLE = 64
+"""Integer and boolean constants of more elements are data (token tables, masks), not parameters of operators."""
+
+
+def static_operands(op_type: str) -> frozenset[int]:
+    """Positions of the operands whose elements an operator's conversion reads: axes, shapes, scales, bounds."""
+    return _STATIC.get(op_type, frozenset())
+
+
+def needs_constant(graph: Graph, node: onnx.NodeProto) -> str | None:
+    """An operand whose elements the conversion of a node reads, but which a run would give; None if there is none."""
+    fixed = static_operands(node.op_type)
+    return next(
+        (name for i, name in enumerate(node.input) if i in fixed and name and name not in graph.constants), None
+    )
+
+
+def lifted(graph: Graph) -> list[str]:
+    """Names of the constants that become arguments, in order of first use."""
+    static: set[str] = set()
+    weights: set[str] = set()
+    order: dict[str, None] = {}
+    for node in graph.nodes:
+        fixed, weight = (table.get(node.op_type, frozenset()) for table in (_STATIC, _WEIGHTS))
+        for i, name in enumerate(node.input):
+            if name in graph.constants:
+                order[name] = None
+                if i in fixed:
+                    static.add(name)
+                if i in weight:
+                    weights.add(name)
+        static.update(captures(node))
+    order.update((output.value, None) for output in graph.outputs if output.value in graph.constants)
+    return [name for name in order if name not in static and (name in weights or _is_data(graph, name))]
+
+
+def _is_data(graph: Graph, name: str) -> bool:
+    array = graph.constants[name]
+    if array.dtype.hasobject:
+        return False
+    return array.size > (_TABLE if array.dtype.kind in "iub" else 1)

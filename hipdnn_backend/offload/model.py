@@ -1,0 +1,454 @@
+"""Models: loaded from ONNX or from a file that `Model.save` wrote, and run.
+
+Example:
+    model = hipdnn_backend.offload.load("resnet50.onnx", device="cpu", dims={"batch": 1})
+    outputs = model.run({"input": image})
+    model.save("resnet50.fusilli")
+    model = hipdnn_backend.offload.load("resnet50.fusilli", device="cpu")    # compiles nothing
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
+
+import numpy as np
+
+from hipdnn_backend.device import HipMemory, HostMemory, Memory
+from hipdnn_backend.engine import Engine, Plan, PortableEngine, Support
+from hipdnn_backend.errors import EngineError
+from hipdnn_backend.interpreter import Prepared, Timing, prepare
+from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.package import Package, PackageError, SavedPlan, Variant, is_package, save_package
+from hipdnn_backend.offload.program import Named, Program
+
+if TYPE_CHECKING:
+    from hipdnn_backend.offload.report import Report
+    from hipdnn_backend.offload.session import OffloadOptions
+
+__all__ = ["Model", "Tensor", "compile_model", "engines_for", "engines_for_target", "load"]
+
+Array = np.ndarray[Any, Any]
+
+_CPU_ALIGNMENT: Final = 64
+_GPU_ALIGNMENT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output.
+
+    Attributes:
+        name: as in the model.
+        dims: extents.
+        dtype: of the arrays.
+    """
+
+    name: str
+    dims: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class Model:
+    """A model that is ready to run on a device. Threads may share it; one runs at a time.
+
+    Attributes:
+        name: of the model.
+        device: where it runs.
+        target: what its code was compiled for.
+        program: what it does.
+        about: JSON document: graphs with their engines, passes, times; for reports.
+        seconds: from the call of `load` until it was ready.
+    """
+
+    def __init__(self, made: _Made, device: str, memory: Memory, stream: int) -> None:
+        self.name = made.program.name
+        self.device = device
+        self.target = made.target
+        self.program = made.program
+        self.about = made.about
+        self.seconds = 0.0
+        self._made = made
+        self._memory = memory
+        self._stream = stream
+        self._prepared = prepare(made.program, made.plans, memory, made.constants, stream=stream)
+        self._is_open = True
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What `run` takes."""
+        return tuple(self._tensor(named) for named in self.program.inputs)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """What `run` gives."""
+        return tuple(self._tensor(named) for named in self.program.outputs)
+
+    @property
+    def constants(self) -> Mapping[str, Array]:
+        """Weights and literals by name; not to be changed."""
+        return self._made.constants
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans of the program's graphs, by number."""
+        return self._made.plans
+
+    @property
+    def prepared(self) -> Prepared:
+        """The program on the device; `Prepared.bind` runs it on the caller's device memory."""
+        return self._prepared
+
+    def run(self, feeds: Mapping[str, Array], results: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Run on arrays in host memory.
+
+        Args:
+            feeds: an array for each input, of its dims and type.
+            results: C-contiguous arrays to write outputs to; default: new ones.
+
+        Returns:
+            The outputs by name, in the model's order.
+
+        Raises:
+            InputError: an array is missing or does not fit; nothing has run then.
+            EngineError: a graph failed.
+        """
+        return self._prepared.run(feeds, results)
+
+    def profile(self, feeds: Mapping[str, Array], seen: Callable[[int, Prepared], None] | None = None) -> list[Timing]:
+        """Run once and time each step; see `Prepared.profile`."""
+        return self._prepared.profile(feeds, seen)
+
+    def variant(self) -> Variant:
+        """The model as what a saved one holds.
+
+        Raises:
+            EngineError: an engine cannot serialize its plans.
+        """
+        saved = tuple(
+            SavedPlan(engine, plan.serialize())
+            for engine, plan in zip(self._made.engines, self._made.plans, strict=True)
+        )
+        return Variant(self.target, self.program, saved, self._made.constants, self.about)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file from which `load` restores it without compiling.
+
+        Raises:
+            EngineError: an engine cannot serialize its plans.
+            OSError: it cannot be written; a file that was there stays.
+        """
+        save_package(path, self.name, [self.variant()])
+
+    def close(self) -> None:
+        """Free its memory and its plans. A second call does nothing."""
+        if self._is_open:
+            self._is_open = False
+            self._prepared.close()
+            for plan in self._made.plans:
+                plan.close()
+            if self._stream:
+                self._memory.destroy_stream(self._stream)
+
+    def _tensor(self, named: Named) -> Tensor:
+        view = self.program.views[named.view]
+        return Tensor(named.name, view.dims, np.dtype(view.dtype))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Model '{self.name}' on {self.device}: {len(self.program.graphs)} graphs>"
+
+
+def load(
+    source: Any,
+    *,
+    device: str = "cpu",
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    engines: Iterable[Engine] | None = None,
+    example: Sequence[Any] = (),
+    options: OffloadOptions | None = None,
+) -> Model:
+    """A model, compiled by the engines that take its parts, or restored from a file that `Model.save` wrote.
+
+    Args:
+        source: path of an ONNX file, of a torch-dialect ``.mlir`` file or of a saved model; an ONNX file's bytes, a
+            ``ModelProto``, or a PyTorch module.
+        device: ``cpu``, ``hip`` or ``hip:1``.
+        dims: sizes of symbolic dims; not for saved models.
+        inputs: inputs that are bound to a value; not for saved models.
+        engines: in the order in which they are asked; default: those that `Registry.find` finds, placed on the device.
+        example: arguments that a PyTorch module is exported with.
+        options: how to compile; default: `OffloadOptions()`.
+
+    Raises:
+        ModelError: the model is damaged, needs dims, or has a part that cannot be converted.
+        PackageError: the saved model is damaged or not made for this device.
+        PassError: a part compiles on no engine.
+        DeviceError: the device is not there.
+        OSError: a file cannot be read.
+    """
+    start = time.perf_counter()
+    memory = _memory(device)
+    chosen = engines_for(device) if engines is None else tuple(engines)
+    if _is_saved(source):
+        if dims or inputs:
+            raise PackageError(f"{source}: a saved model has its dims and bound inputs already")
+        made = _restored(Package.open(source), device, chosen)
+    else:
+        made = _compiled(source, chosen, _target(device, chosen), dims, inputs, example, options)
+    stream = memory.create_stream()
+    try:
+        model = Model(made, device, memory, stream)
+    except BaseException:
+        memory.destroy_stream(stream)
+        raise
+    model.seconds = time.perf_counter() - start
+    return model
+
+
+def compile_model(
+    source: Any,
+    targets: Mapping[str, Sequence[Engine]],
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    example: Sequence[Any] = (),
+    options: OffloadOptions | None = None,
+) -> tuple[str, list[Variant]]:
+    """Compile a model for targets; no device is needed.
+
+    Args:
+        source: as for `load`, but no saved model.
+        targets: the name of each target, and the engines that compile for it.
+        dims: as for `load`.
+        inputs: as for `load`.
+        example: as for `load`.
+        options: as for `load`.
+
+    Returns:
+        The name of the model and a variant for each target; `save_package` writes them.
+
+    Raises:
+        ModelError, PassError: as for `load`.
+        EngineError: an engine cannot serialize its plans.
+    """
+    name, variants = "", []
+    for target, engines in targets.items():
+        made = _compiled(source, tuple(engines), target, dims, inputs, example, options)
+        plans = tuple(SavedPlan(name, plan.serialize()) for name, plan in zip(made.engines, made.plans, strict=True))
+        variants.append(Variant(target, made.program, plans, made.constants, made.about))
+        name = made.program.name
+    return name, variants
+
+
+# ---- making one
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A model that is compiled or restored.
+
+    Attributes:
+        target: what for.
+        program: planned.
+        plans: by the numbers of the program.
+        engines: the name of the engine of each plan.
+        constants: by name.
+        about: see `Model`.
+    """
+
+    target: str
+    program: Program
+    plans: tuple[Plan, ...]
+    engines: tuple[str, ...]
+    constants: Mapping[str, Array]
+    about: Mapping[str, Any]
+
+
+def _compiled(
+    source: Any,
+    engines: tuple[Engine, ...],
+    target: str,
+    dims: Mapping[str, int] | None,
+    inputs: Mapping[str, Any] | None,
+    example: Sequence[Any],
+    options: OffloadOptions | None,
+) -> _Made:
+    from hipdnn_backend.offload import frontend, pipeline
+    from hipdnn_backend.offload.lowering import lower
+
+    clock = [time.perf_counter()]
+    imported = frontend.load(source, dims=dims, inputs=inputs, example=example)
+    clock.append(time.perf_counter())
+    offloaded = pipeline.run(imported, engines=engines, options=options)
+    clock.append(time.perf_counter())
+    lowered = lower(
+        offloaded.module,
+        offloaded.graphs,
+        inputs=[each.name for each in imported.inputs],
+        constants=[each.name for each in imported.constants],
+        outputs=[each.name for each in imported.outputs],
+        name=imported.name,
+        alignment=_CPU_ALIGNMENT if target.startswith("cpu") else _GPU_ALIGNMENT,
+    )
+    clock.append(time.perf_counter())
+    names = {graph.plan: graph.engine for graph in lowered.program.graphs}
+    about = _about(offloaded.report, lowered.plans) | {
+        "target": target,
+        "seconds": dict(zip(("import", "passes", "plan"), np.diff(clock).tolist(), strict=True)),
+        "absorbed": dict(imported.absorbed),
+    }
+    return _Made(
+        target,
+        lowered.program,
+        lowered.plans,
+        tuple(names[number] for number in range(len(lowered.plans))),
+        {each.name: each.value for each in imported.constants} | dict(lowered.literals),
+        about,
+    )
+
+
+def _about(report: Report, plans: Sequence[Any]) -> dict[str, Any]:
+    """A report as a JSON document."""
+    return {
+        "graphs": {
+            each.name: {
+                "engine": each.engine,
+                "nodes": list(each.nodes),
+                "operations": list(each.operations),
+                "custom": each.custom,
+                "equal_to": each.equal_to,
+                "seconds": each.seconds,
+                "declined": _said(each.declined),
+            }
+            for each in report.graphs
+        },
+        "dispatches": [getattr(plan, "dispatches", None) for plan in plans],
+        "passes": [[each.name, each.seconds] for each in report.passes],
+        "refused": {node: _said(said) for node, said in report.refused.items()},
+        "splits": [
+            {"nodes": list(each.nodes), "engine": each.engine, "reason": each.reason, "action": each.action}
+            for each in report.splits
+        ],
+        "layout": report.layout,
+        "views": report.views,
+    }
+
+
+def _said(answers: Mapping[str, Support]) -> dict[str, dict[str, str]]:
+    return {
+        name: {"node": answer.node, "rule": answer.rule, "reason": answer.reason} for name, answer in answers.items()
+    }
+
+
+def _is_saved(source: Any) -> bool:
+    if not isinstance(source, str | os.PathLike):
+        return False
+    try:
+        with open(source, "rb") as file:
+            return is_package(file.read(4))
+    except IsADirectoryError:
+        return False
+
+
+def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made:
+    """The variant of a saved model that the engines of the device can restore."""
+    wanted = [str(each.target) for each in engines if _is_portable(each)] or [_target(device, engines)]
+    target = next((target for target in wanted if target in package.targets), None)
+    if target is None:
+        raise PackageError(
+            f"{package.path}: model '{package.name}' is not compiled for {wanted[0]}, which is what '{device}' needs; "
+            f"{package.inside()}"
+        )
+    variant = package.variant(target)
+    by_name = {engine.name: engine for engine in engines}
+    plans: list[Plan] = []
+    for number, saved in enumerate(variant.plans):
+        if saved.engine not in by_name:
+            raise PackageError(
+                f"{package.path}: plan {number} is of engine {saved.engine}, which is not here; "
+                f"there are: {', '.join(by_name) or 'none'}"
+            )
+        try:
+            plans.append(by_name[saved.engine].restore(saved.payload))
+        except EngineError as error:
+            raise PackageError(f"{package.path}: plan {number} of target {target}: {error}") from error
+    names = tuple(saved.engine for saved in variant.plans)
+    return _Made(target, variant.program, tuple(plans), names, variant.constants, variant.about)
+
+
+# ---- devices and engines
+
+
+def _memory(device: str) -> Memory:
+    """Where the buffers of a device live.
+
+    Raises:
+        ModelError: the name means nothing.
+        DeviceError: the device is not there.
+    """
+    word, _, index = str(device).partition(":")
+    if word in ("cpu", "cpu-sync", "cpu-task") and not index:
+        return HostMemory()
+    if word in ("hip", "hip-iree") and (not index or (index.isdecimal() and len(index) < 4)):
+        return HipMemory(int(index or 0))
+    raise ModelError("", "device", f"device {device!r} is none that models run on; use 'cpu', 'hip' or 'hip:1'")
+
+
+def engines_for(device: str, first: Iterable[Engine] = ()) -> tuple[Engine, ...]:
+    """The engines of this process on a device: those that can choose are placed there, plugins run on HIP.
+
+    Args:
+        device: e.g. ``cpu``, ``hip:1``.
+        first: engines that are asked before those that `Registry.find` finds, and replace those of the same name.
+
+    Raises:
+        EngineError: the name means nothing to an engine.
+    """
+    from hipdnn_backend.registry import LoadingMode, Registry
+
+    # Plugins are native code for HIP: they are not even loaded for the CPU.
+    mode = LoadingMode.ABSOLUTE if device.startswith("cpu") else LoadingMode.ADDITIVE
+    engines = Registry.find(first, mode=mode).engines
+    return tuple(engine.for_device(device) if _is_portable(engine) else engine for engine in engines)
+
+
+def engines_for_target(target: str, first: Iterable[Engine] = ()) -> tuple[Engine, ...]:
+    """The engines of this process that compile for a target which need not be in this machine, placed there.
+
+    Args:
+        target: e.g. ``gfx942``.
+        first: as for `engines_for`.
+
+    Raises:
+        EngineError: an engine does not know the target.
+    """
+    from hipdnn_backend.registry import LoadingMode, Registry
+
+    engines = Registry.find(first, mode=LoadingMode.ABSOLUTE).engines
+    return tuple(engine.for_target(target) for engine in engines if _is_portable(engine))
+
+
+def _is_portable(engine: Engine) -> TypeGuard[PortableEngine]:
+    # Not isinstance: that would ask for the target, and an engine whose device is not there raises then.
+    return callable(getattr(engine, "for_device", None))
+
+
+def _target(device: str, engines: Sequence[Engine]) -> str:
+    """What is compiled for: what the first engine that knows says, else the kind of the device."""
+    for engine in engines:
+        if _is_portable(engine):
+            return str(engine.target)
+    return device.partition(":")[0].partition("-")[0]

@@ -1,0 +1,318 @@
+"""Saved models: one file with a program, plans and constants for each of several targets.
+
+The file is a ZIP archive of stored members: ``manifest.json``, then ``blobs/<SHA-256>`` for each plan and constant,
+which targets share where they are equal. Whatever is read is checked against its hash, and a program as `Program.check`
+does. A plan holds native code, so a model is as trustworthy as who made it: the checks find damage, not malice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+
+from hipdnn_backend.offload.errors import OffloadError
+from hipdnn_backend.offload.program import Program, ProgramError
+from hipdnn_backend.offload.program_json import from_document, to_document
+
+__all__ = ["FORMAT", "VERSION", "Package", "PackageError", "SavedPlan", "Variant", "is_package", "save_package"]
+
+Array = np.ndarray[Any, Any]
+
+FORMAT: Final = "hipdnn-offloaded-model"
+VERSION: Final = 1
+_MANIFEST: Final = "manifest.json"
+_BLOBS: Final = "blobs/"
+_MAGIC: Final = b"PK\x03\x04"
+_MAX_MANIFEST: Final = 256 << 20  # bytes
+_MAX_MEMBERS: Final = 1 << 20
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # equal models give equal files
+
+
+class PackageError(OffloadError):
+    """A saved model is damaged, of another version, or not made for what it shall run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPlan:
+    """A plan as its engine serialized it.
+
+    Attributes:
+        engine: name.
+        payload: means something to that engine only.
+    """
+
+    engine: str
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model compiled for one target.
+
+    Attributes:
+        target: e.g. ``gfx942``, ``cpu``.
+        program: what to do.
+        plans: by the numbers that the program's graphs have.
+        constants: by name.
+        about: JSON document for reports: how it was made.
+    """
+
+    target: str
+    program: Program
+    plans: tuple[SavedPlan, ...]
+    constants: Mapping[str, Array]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_package(start: bytes) -> bool:
+    """Whether a file that starts so may be a saved model; `Package.open` knows for certain."""
+    return start[:4] == _MAGIC
+
+
+def save_package(path: str | os.PathLike[str], name: str, variants: Sequence[Variant]) -> None:
+    """Write a model; a file that was there stays if that fails.
+
+    Args:
+        path: of the file.
+        name: of the model.
+        variants: one for each target.
+
+    Raises:
+        OSError: it cannot be written.
+        PackageError: two variants are for one target.
+    """
+    targets = [variant.target for variant in variants]
+    if len(set(targets)) != len(targets):
+        raise PackageError(f"model '{name}' has two variants for one target among {targets}")
+    final = Path(os.path.realpath(path))
+    temporary = final.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            _write(file, name, variants)
+        os.replace(temporary, final)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # not the name that nobody knows
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _write(file: BinaryIO, name: str, variants: Sequence[Variant]) -> None:
+    blobs: dict[str, bytes | memoryview] = {}
+
+    def blob(data: bytes | memoryview) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        blobs.setdefault(digest, data)
+        return digest
+
+    documents = [
+        {
+            "target": variant.target,
+            "program": to_document(variant.program),
+            "plans": [[plan.engine, blob(plan.payload)] for plan in variant.plans],
+            "constants": [
+                [key, array.dtype.name, list(array.shape), blob(_bytes(array))]
+                for key, array in variant.constants.items()
+            ],
+            "about": variant.about,
+        }
+        for variant in variants
+    ]
+    manifest = {"format": FORMAT, "version": VERSION, "name": name, "variants": documents}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo(_MANIFEST, _DATE), json.dumps(manifest, ensure_ascii=False))
+        for digest, data in blobs.items():
+            with archive.open(zipfile.ZipInfo(_BLOBS + digest, _DATE), "w", force_zip64=True) as member:
+                member.write(data)
+
+
+def _bytes(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+class Package:
+    """A saved model that is open for reading: `variant` reads what belongs to one target.
+
+    Attributes:
+        path: of the file.
+        name: of the model.
+        targets: what it was compiled for, in the order in which it was.
+    """
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        self.path = path
+        self.name: str = manifest["name"]
+        self._variants: dict[str, Mapping[str, Any]] = {each["target"]: each for each in manifest["variants"]}
+        self.targets = tuple(self._variants)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Package:
+        """Read what a saved model says of itself.
+
+        Raises:
+            PackageError: it is none, damaged, or of another version.
+            OSError: it cannot be read.
+        """
+        path = Path(path)
+        with _archive(path) as archive:
+            if len(archive.infolist()) > _MAX_MEMBERS:
+                raise PackageError(f"{path}: an archive of {len(archive.infolist())} members is no saved model")
+            data = _member(archive, _MANIFEST, path, _MAX_MANIFEST)
+        try:
+            manifest = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise PackageError(f"{path}: damaged: {_MANIFEST} is no JSON: {error}") from error
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise PackageError(f"{path}: this archive is no saved model")
+        version = manifest.get("version")
+        if version != VERSION:
+            raise PackageError(f"{path}: version {version} of a saved model is unknown, this reads {VERSION}")
+        variants = manifest.get("variants")
+        if not isinstance(manifest.get("name"), str) or not isinstance(variants, list) or not variants:
+            raise PackageError(f"{path}: damaged: it has no name or no variants")
+        if not all(isinstance(each, dict) and isinstance(each.get("target"), str) for each in variants):
+            raise PackageError(f"{path}: damaged: a variant has no target")
+        return cls(path, manifest)
+
+    def variant(self, target: str) -> Variant:
+        """What was compiled for a target.
+
+        Raises:
+            PackageError: the model was not compiled for it (the message has the targets inside), or is damaged.
+            OSError: it cannot be read.
+        """
+        if target not in self._variants:
+            raise PackageError(f"{self.path}: model '{self.name}' is not compiled for {target}; {self.inside()}")
+        document = self._variants[target]
+        try:
+            with _archive(self.path) as archive:
+                return self._read(archive, target, document)
+        except ProgramError as error:
+            raise PackageError(f"{self.path}: damaged: target {target}: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise PackageError(f"{self.path}: damaged: target {target}: {type(error).__name__}: {error}") from error
+
+    def inside(self) -> str:
+        """Which targets it has, in words."""
+        return f"it has code for {', '.join(self.targets)}"
+
+    def _read(self, archive: zipfile.ZipFile, target: str, document: Mapping[str, Any]) -> Variant:
+        program = from_document(document["program"])
+        plans = [SavedPlan(_string(name), _blob(archive, digest, self.path)) for name, digest in document["plans"]]
+        if len(plans) < program.plans:
+            raise ProgramError(f"the program needs {program.plans} plans, the file has {len(plans)}")
+        wanted = {named.name: program.views[named.view] for named in program.constants}
+        constants: dict[str, Array] = {}
+        for name, dtype, dims, digest in document["constants"]:
+            view = wanted.get(name)
+            if view is None or (dtype, tuple(dims)) != (view.dtype, view.dims):
+                raise ProgramError(f"constant {name!r} of {dims} {dtype} is not what the program has")
+            data = _blob(archive, digest, self.path)
+            if len(data) != view.count * view.itemsize:
+                raise ProgramError(f"constant {name!r} of {dims} {dtype} has {len(data)} bytes")
+            constants[name] = np.frombuffer(data, dtype).reshape(view.dims)
+        missing = wanted.keys() - constants.keys()
+        if missing:
+            raise ProgramError(f"constants are missing: {sorted(missing)[:8]}")
+        return Variant(target, program, tuple(plans), constants, _about(document.get("about")))
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no string")
+    return value
+
+
+def _about(document: object) -> dict[str, Any]:
+    """What is well formed of a report: it is for reading only, so the rest is left out instead of refused."""
+    if not isinstance(document, dict):
+        return {}
+    return {key: value for key, value in document.items() if key not in _ABOUT or _ABOUT[key](value)}
+
+
+def _is_table(value: object, item: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and all(isinstance(key, str) and item(entry) for key, entry in value.items())
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_words(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+def _is_answers(value: object) -> bool:
+    return _is_table(value, lambda answer: _is_table(answer, lambda word: isinstance(word, str)))
+
+
+def _is_graph(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and _is_words(value.get("nodes", []))
+        and _is_words(value.get("operations", []))
+        and isinstance(value.get("equal_to", ""), str)
+        and _is_number(value.get("seconds", 0))
+        and _is_answers(value.get("declined", {}))
+    )
+
+
+def _is_pass(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _is_number(value[1])
+
+
+_ABOUT: Final[dict[str, Callable[[Any], bool]]] = {
+    "graphs": lambda value: _is_table(value, _is_graph),
+    "dispatches": lambda value: isinstance(value, list) and all(n is None or _is_number(n) for n in value),
+    "passes": lambda value: isinstance(value, list) and all(map(_is_pass, value)),
+    "seconds": lambda value: _is_table(value, _is_number),
+    "refused": lambda value: _is_table(value, _is_answers),
+    "splits": lambda value: (
+        isinstance(value, list) and all(isinstance(each, dict) and _is_words(each.get("nodes", [])) for each in value)
+    ),
+}
+
+
+def _archive(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+        raise PackageError(f"{path}: no saved model, or a damaged one: {error}") from error
+
+
+def _blob(archive: zipfile.ZipFile, digest: object, path: Path) -> bytes:
+    """The bytes with a hash, if they have it."""
+    name = _BLOBS + _string(digest)
+    data = _member(archive, name, path, None)
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise PackageError(f"{path}: damaged: the bytes of {name[:32]}... are not those that were saved")
+    return data
+
+
+def _member(archive: zipfile.ZipFile, name: str, path: Path, limit: int | None) -> bytes:
+    """A member's bytes. Only stored ones are read: they cannot be larger than the file."""
+    try:
+        info = archive.getinfo(name)
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > path.stat().st_size:
+            raise PackageError(f"{path}: {name} is compressed, which no saved model is")
+        if limit is not None and info.file_size > limit:
+            raise PackageError(f"{path}: {name} has {info.file_size} bytes, more than {limit}")
+        return archive.read(info)
+    except KeyError as error:
+        raise PackageError(f"{path}: damaged or no saved model: there is no {name[:80]} in it") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, PackageError):
+            raise
+        raise PackageError(f"{path}: damaged: {name[:80]} cannot be read: {error}") from error

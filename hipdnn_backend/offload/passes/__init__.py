@@ -1,0 +1,1 @@
+"""The passes of the offload pipeline that are ours, a file each."""

@@ -1,0 +1,330 @@
+"""``hipdnn-graph-to-executable``: each ``hipdnn.graph`` region is compiled and becomes a ``hipdnn.executable``.
+
+All graphs that are not equal are compiled at the same time. What does not compile is given another chance: by the next
+engine; as a custom operation; in halves; and only then reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+from hipdnn_backend.engine import Engine, Plan, Support
+from hipdnn_backend.errors import EngineError
+from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.errors import OffloadError
+from hipdnn_backend.offload.passes.assign_layouts import channels_last_uids, reset_layouts, restrided
+from hipdnn_backend.offload.passes.graph import LITERAL, FunctionGraph, functions
+from hipdnn_backend.offload.passes.leftovers import MAX_LITERAL, atoms
+from hipdnn_backend.offload.passes.offload import outline_groups
+from hipdnn_backend.offload.passes.regions import (
+    CUSTOM,
+    EXECUTABLE,
+    Region,
+    erase_dead_constants,
+    graphs,
+    inline,
+    replace_results,
+    tensor_operations,
+)
+from hipdnn_backend.offload.report import GraphReport, Progress, Split
+from hipdnn_backend.offload.session import CompiledGraph, Session, canonical
+from hipdnn_backend.offload.to_wire import NotTranslated, Translation, translate, translate_leftover
+from hipdnn_backend.wire import EngineConfig, WireGraph, encode_graph
+
+__all__ = ["NotCompiledError", "graph_to_executable"]
+
+Operation = Any
+
+
+class NotCompiledError(OffloadError):
+    """No engine compiles an operation.
+
+    Attributes:
+        nodes: the model's nodes concerned.
+        operations: their MLIR names.
+        declined: engine name → why not.
+    """
+
+    def __init__(self, nodes: tuple[str, ...], operations: tuple[str, ...], declined: Mapping[str, Support]) -> None:
+        self.nodes = nodes
+        self.operations = operations
+        self.declined = declined
+        what = ", ".join(operations) + (f" (node {', '.join(nodes)})" if nodes else "")
+        why = "; ".join(f"{name or 'translation'}: {support.reason}" for name, support in declined.items())
+        super().__init__(f"no engine compiles {what}: {why}")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A graph on its way to a plan.
+
+    Attributes:
+        op: the ``hipdnn.graph`` operation.
+        translation: its wire graph.
+        graph: the canonical form of it; equal for equal graphs.
+        engine: that shall compile it.
+        declined: the engines that do not.
+        failed: those of them that tried.
+    """
+
+    op: Operation
+    region: Region
+    custom: bool
+    translation: Translation
+    graph: WireGraph
+    engine: Engine
+    declined: Mapping[str, Support]
+    failed: Mapping[str, Support]
+
+    @property
+    def key(self) -> Key:
+        """Equal for jobs that share a plan."""
+        return self.engine.name, self.graph
+
+
+@dataclass(frozen=True)
+class _Built:
+    plan: Plan
+    name: str
+    seconds: float
+
+
+Key = tuple[str, WireGraph]
+"""Name of an engine and a canonical graph."""
+
+Pending = tuple[Operation, Mapping[str, Support]]
+"""A region and the engines that failed to compile it."""
+
+
+def graph_to_executable(module: Any, session: Session) -> None:
+    """Compile every region and put a reference to the compiled graph in its place.
+
+    Requires: self-contained regions.
+    Ensures: ``session.graphs`` has every graph under its unique name; equal graphs share a plan.
+
+        %0 = torch.operator "hipdnn.graph"(%a, %b) ({ ... })
+      becomes
+        %0 = torch.operator "hipdnn.executable"(%a, %b) {graph = "hipdnn_graph_0"}
+
+    Raises:
+        NotCompiledError: an operation is compiled by no engine, whatever was tried.
+    """
+    _Compiler(module, session).run()
+
+
+class _Compiler:
+    def __init__(self, module: Any, session: Session) -> None:
+        self._module = module
+        self._session = session
+        self._built: dict[Key, _Built] = {}
+        self._is_relaid = False  # tensors between graphs have other strides than graphs were made for
+
+    def run(self) -> None:
+        """Compiles until nothing is left to compile."""
+        pending: list[Pending] = [(op, {}) for op in graphs(self._module)]
+        finished: dict[Any, _Job] = {}
+        try:
+            while pending:
+                jobs = self._start_all(pending)
+                if self._is_relaid:
+                    self._is_relaid = False
+                    finished.clear()
+                    pending = [(op, {}) for op in graphs(self._module)]  # what is built is not built again
+                    continue
+                errors = self._compile(jobs)
+                pending = []
+                for job in jobs:
+                    error = errors.get(job.key)
+                    if error is None:
+                        finished[job.op.results[0]] = job
+                    else:
+                        support = Support.no(str(error), rule="compile")
+                        pending.append((job.op, {**job.failed, job.engine.name: support}))
+        except BaseException:
+            for built in self._built.values():
+                built.plan.close()
+            raise
+        self._replace(finished)
+
+    # ---- from regions to jobs
+
+    def _start_all(self, pending: list[Pending]) -> list[_Job]:
+        jobs, waiting = [], list(pending)
+        while waiting and not self._is_relaid:
+            started = self._start(*waiting.pop(0))
+            if isinstance(started, _Job):
+                jobs.append(started)
+            else:
+                waiting = [*((op, {}) for op in started), *waiting]
+        return jobs
+
+    def _start(self, op: Operation, failed: Mapping[str, Support]) -> _Job | list[Operation]:
+        """The job of a region, or the regions to try instead."""
+        region, custom = Region.of(op), CUSTOM in op.attributes
+        make = translate_leftover if custom else translate
+        try:
+            translation = make(region.ops, region.inputs, region.outputs, "_".join(region.nodes()) or "graph")
+        except NotTranslated as error:
+            return self._instead(op, region, {"": Support.no(str(error), rule="translation")})
+        translation = restrided(translation, channels_last_uids(op))
+        graph = canonical(translation.graph)
+        answer = self._session.choose(translation, graph, failed=failed)
+        if answer.engine is None:
+            return self._instead(op, region, answer.declined)
+        if failed:
+            self._note(region.nodes(), failed, f"given to {answer.engine.name}")
+        return _Job(op, region, custom, translation, graph, answer.engine, answer.declined, failed)
+
+    def _instead(self, op: Operation, region: Region, declined: Mapping[str, Support]) -> list[Operation]:
+        """What to try when no engine compiles a region.
+
+        Raises:
+            NotCompiledError: there is nothing.
+        """
+        # read now: taking the region apart erases its constants
+        nodes, names = region.nodes(), tuple(each.name for each in tensor_operations(region.ops))
+        if channels_last_uids(op):
+            self._note(nodes, declined, "tried again with row-major tensors between graphs")
+            reset_layouts(self._module, self._session)
+            self._is_relaid = True
+            return []
+        if CUSTOM not in op.attributes:
+            self._note(nodes, declined, "sent as a custom operation")
+            op.attributes[CUSTOM] = ir.UnitAttr.get(op.context)
+            return [op]
+        parts = _halves(op, region)
+        if parts is None:
+            raise NotCompiledError(nodes, names, declined)
+        sizes = " and ".join(str(len(tensor_operations(Region.of(part).ops))) for part in parts)
+        self._note(nodes, declined, f"split into {sizes} operations")
+        return parts
+
+    def _note(self, nodes: tuple[str, ...], declined: Mapping[str, Support], action: str) -> None:
+        engine, support = list(declined.items())[-1]
+        self._session.report.splits.append(Split(nodes, engine, support.reason, action))
+
+    # ---- from jobs to plans
+
+    def _compile(self, jobs: Sequence[_Job]) -> dict[Key, EngineError]:
+        """Compiles what is not compiled yet; the errors by key."""
+        wanted: dict[Key, _Job] = {}
+        for job in jobs:
+            if job.key not in self._built:
+                wanted.setdefault(job.key, job)
+        if not wanted:
+            return {}
+        errors: dict[Key, EngineError] = {}
+        pool = ThreadPoolExecutor(min(self._session.options.threads, len(wanted)), "hipdnn-compile")
+        try:
+            futures = {pool.submit(_build, job): job for job in wanted.values()}
+            for done, future in enumerate(as_completed(futures), start=1):
+                job = futures[future]
+                try:
+                    self._built[job.key] = future.result()
+                except EngineError as error:
+                    errors[job.key] = error
+                self._tell(done, len(futures), job)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        return errors
+
+    def _tell(self, done: int, total: int, job: _Job) -> None:
+        if self._session.options.progress is not None:
+            seconds = self._built[job.key].seconds if job.key in self._built else 0.0
+            name = job.translation.graph.name
+            self._session.options.progress(Progress(done, total, name, job.engine.name, seconds))
+
+    # ---- from plans to executables
+
+    def _replace(self, jobs: Mapping[Any, _Job]) -> None:
+        first: dict[Key, str] = {}
+        steady = _weights_only(self._module, self._session.constants)
+        for number, op in enumerate(graphs(self._module)):
+            job = jobs[op.results[0]]
+            name = f"hipdnn_graph_{number}"
+            built = self._built[job.key]
+            self._session.graphs[name] = CompiledGraph(
+                name=name,
+                wire=encode_graph(job.translation.graph),
+                engine=job.engine,
+                plan=built.plan,
+                inputs=job.translation.inputs,
+                outputs=job.translation.outputs,
+                nodes=job.region.nodes(),
+                declined=job.declined,
+                workspace_size=built.plan.workspace_size,
+                custom=job.custom,
+                weights_only=op.results[0] in steady,
+            )
+            self._report(self._session.graphs[name], job, built, first.get(job.key, ""))
+            first.setdefault(job.key, name)
+            _executable(op, name)
+
+    def _report(self, graph: CompiledGraph, job: _Job, built: _Built, equal_to: str) -> None:
+        self._session.report.graphs.append(
+            GraphReport(
+                name=graph.name,
+                engine=graph.engine.name,
+                nodes=graph.nodes,
+                operations=tuple(op.name for op in tensor_operations(job.region.ops)),
+                custom=graph.custom,
+                weights_only=graph.weights_only,
+                equal_to=equal_to,
+                seconds=0.0 if equal_to else built.seconds,
+                workspace_size=graph.workspace_size,
+                declined=graph.declined,
+            )
+        )
+
+
+def _weights_only(module: Any, constants: frozenset[int]) -> set[Any]:
+    """The values that are the same in every run: weights, literals, and what is computed from nothing else."""
+    steady: set[Any] = set()
+    for function in functions(module):
+        block = function.regions[0].blocks[0]
+        steady.update(argument for number, argument in enumerate(block.arguments) if number in constants)
+        for view in block.operations:
+            op = view.operation
+            if op.name == LITERAL or (len(op.operands) and all(operand in steady for operand in op.operands)):
+                steady.update(op.results)
+    return steady
+
+
+def _build(job: _Job) -> _Built:
+    start = time.perf_counter()
+    plan = job.engine.build(encode_graph(job.translation.graph), EngineConfig(engine_id=job.engine.id))
+    return _Built(plan, job.translation.graph.name, time.perf_counter() - start)
+
+
+def _executable(op: Operation, name: str) -> None:
+    executable = ir.Operation.create(
+        op.name,
+        results=[result.type for result in op.results],
+        operands=list(op.operands),
+        attributes={"name": ir.StringAttr.get(EXECUTABLE, op.context), "graph": ir.StringAttr.get(name, op.context)},
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    replace_results(op, list(executable.results))
+    op.erase()
+
+
+def _halves(op: Operation, region: Region) -> list[Operation] | None:
+    """Two regions in place of one; None if its operations cannot be apart."""
+    function = op.parent.operation
+    marks = {result for each in region.ops for result in each.results}
+    inline(op)
+    graph = FunctionGraph(function, max_literal=MAX_LITERAL)
+    parts = atoms(graph, [node.number for node in graph.nodes if node.op.results[0] in marks])
+    if len(parts) > 1:
+        middle = len(parts) // 2
+        groups = [sum(parts[:middle]), sum(parts[middle:])]
+    else:
+        groups = [sum(parts)]
+    made = outline_groups(graph, groups, custom=True)
+    erase_dead_constants(function.parent.operation)
+    return made if len(parts) > 1 else None

@@ -1,0 +1,104 @@
+"""What happened in a pipeline run, as data: for tables, pages and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hipdnn_backend.engine import Support
+
+__all__ = ["GraphReport", "PassTime", "Progress", "Report", "Split"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A graph has been compiled.
+
+    Attributes:
+        done: how many are.
+        total: how many there are.
+        name: of this one.
+        engine: that compiled it.
+        seconds: that took.
+    """
+
+    done: int
+    total: int
+    name: str
+    engine: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PassTime:
+    """How long a pass took, in seconds."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A graph that did not compile and what was done about it.
+
+    Attributes:
+        nodes: the model's nodes in it.
+        engine: that failed.
+        reason: what it said.
+        action: e.g. ``split into 3 and 4 operations``.
+    """
+
+    nodes: tuple[str, ...]
+    engine: str
+    reason: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """A compiled graph.
+
+    Attributes:
+        name: e.g. ``hipdnn_graph_0``.
+        engine: that compiled it.
+        nodes: the model's nodes in it.
+        operations: MLIR names of its operations.
+        custom: they went to the engine as one custom operation.
+        weights_only: it reads nothing but weights: its results are the same in every run.
+        equal_to: name of the graph whose plan it shares, "" if it was compiled.
+        seconds: that compiling took, 0 if it shares a plan.
+        workspace_size: bytes.
+        declined: engine name → why it did not get the graph.
+    """
+
+    name: str
+    engine: str
+    nodes: tuple[str, ...]
+    operations: tuple[str, ...]
+    custom: bool
+    weights_only: bool
+    equal_to: str
+    seconds: float
+    workspace_size: int
+    declined: Mapping[str, Support]
+
+
+@dataclass
+class Report:
+    """A pipeline run.
+
+    Attributes:
+        passes: in the order in which they ran.
+        graphs: in program order.
+        refused: model node → engine name → why the engine did not take it as a hipDNN operation.
+        splits: graphs that did not compile at first.
+        layout: strides of the tensors between graphs, in words.
+        views: reshapes and concatenations for which nothing runs.
+    """
+
+    passes: list[PassTime] = field(default_factory=list)
+    graphs: list[GraphReport] = field(default_factory=list)
+    refused: dict[str, Mapping[str, Support]] = field(default_factory=dict)
+    splits: list[Split] = field(default_factory=list)
+    layout: str = ""
+    views: int = 0

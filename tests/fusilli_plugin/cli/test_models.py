@@ -1,0 +1,227 @@
+"""Models on the command line: run, compile, plan, dump, replay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from click.testing import Result
+
+from fusilli_plugin.checks import model_check
+from fusilli_plugin.cli.models import bound_inputs, dims_of, is_model
+from tests.support import onnx_models
+
+pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.ort]
+
+Fusilli = Callable[..., Result]
+PROTO = onnx_models.mlp()
+FEEDS = onnx_models.feeds(PROTO)
+NAME = next(iter(FEEDS))
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mlp.onnx"
+    onnx.save(PROTO, path)
+    return path
+
+
+def reference() -> Any:
+    session = onnxruntime.InferenceSession(PROTO.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, FEEDS)[0]
+
+
+def save(path: Path, arrays: Mapping[str, Any]) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def test_a_model_runs_on_given_arrays(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
+    save(tmp_path / "in.npz", FEEDS)
+    result = fusilli(
+        "run", model, "--device", "cpu", "--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz"
+    )
+    assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "out.npz") as arrays:
+        np.testing.assert_allclose(arrays["output"], reference(), rtol=1e-5, atol=1e-5)
+    assert "ms on cpu (first run)" in result.stdout
+
+
+def test_a_report_shows_everything(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
+    result = fusilli("run", model, "--device", "cpu", "--report", "--check", "--trace", "t.json", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["ok"] is True
+    assert document["checked"]
+    assert {step["engine"] for step in document["steps"]} == {"FUSILLI_ENGINE"}
+    assert all(step["seconds"] > 0 for step in document["steps"])
+    assert document["memory"]["arena"] <= document["memory"]["naive"]
+    assert document["html"] == "mlp.report.html"
+    page = (tmp_path / "mlp.report.html").read_text()
+    assert "mlp.onnx on cpu" in page
+    assert "relu" in page
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert [event for event in events if event["name"] == "hipdnn-offload"]
+    text = fusilli("run", model, "--device", "cpu", "--report", "--html", "p.html").stdout
+    assert "without sharing; the page: p.html" in text
+    assert "FUSILLI_ENGINE" in text
+
+
+def test_a_wrong_graph_is_named(fusilli: Fusilli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference is changed from the second matrix product on: the first graph is right, the second is not."""
+    original = model_check._reference
+
+    def changed(proto: onnx.ModelProto, *arguments: object) -> object:
+        found = original(proto, *arguments)  # pyright: ignore[reportArgumentType]
+        arrays = {name: a if a.shape[-1:] == (128,) else a + 1 for name, a in found.arrays.items()}
+        return model_check._Values(arrays, found.made_by, found.readers)
+
+    monkeypatch.setattr(model_check, "_reference", changed)
+    result = fusilli("run", model, "--device", "cpu", "--check")
+    assert result.exit_code == 1
+    assert "the first graph that is wrong: step 1 hipdnn_graph_1" in result.stderr
+
+
+def test_a_compiled_model_runs(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mlp.fusilli"
+    result = fusilli("compile", model, "--target", "cpu", "-o", out, "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert [each["target"] for each in document["targets"]] == ["cpu"]
+    assert document["bytes"] == out.stat().st_size
+    save(tmp_path / "in.npz", FEEDS)
+    again = fusilli("run", out, "--device", "cpu", "--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "o.npz")
+    assert again.exit_code == 0, again.output
+    with np.load(tmp_path / "o.npz") as arrays:
+        np.testing.assert_allclose(arrays["output"], reference(), rtol=1e-5, atol=1e-5)
+    plan = json.loads(fusilli("plan", out, "--json").stdout)
+    assert plan["lower_bound"] <= plan["arena"] <= plan["naive"]
+    refused = fusilli("run", out, "--device", "cpu", "--check")
+    assert refused.exit_code == 2
+    assert "needs the ONNX model itself" in refused.stderr
+    missing = fusilli("plan", out, "--target", "gfx942")
+    assert missing.exit_code == 2
+    assert "is not compiled for gfx942; it has code for cpu" in missing.stderr
+    out.write_bytes(out.read_bytes()[:-100])
+    damaged = fusilli("run", out, "--device", "cpu")
+    assert damaged.exit_code == 2
+    assert str(out) in damaged.stderr
+
+
+def test_the_plan_is_printed_and_drawn(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
+    result = fusilli("plan", model, "--svg")
+    assert result.exit_code == 0, result.output
+    assert "the picture: mlp.plan.svg" in result.stdout
+    ElementTree.fromstring((tmp_path / "mlp.plan.svg").read_text())
+    document = json.loads(fusilli("plan", model, "--json", "--svg", tmp_path / "other.svg").stdout)
+    assert (tmp_path / "other.svg").is_file()
+    for piece in document["memory"]:
+        assert piece["offset"] + piece["bytes"] <= document["arena"]
+        assert piece["first_step"] <= piece["last_step"] < document["steps"]
+
+
+def test_a_dumped_graph_runs_alone(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
+    result = fusilli("run", model, "--device", "cpu", "--dump-graph", "1")
+    assert result.exit_code == 0, result.output
+    assert "fusilli replay mlp.graph1" in result.stdout
+    replayed = fusilli("replay", "mlp.graph1", "--json")
+    assert replayed.exit_code == 0, replayed.output
+    document = json.loads(replayed.stdout)
+    assert (document["ok"], document["same"]) == (True, True)
+    assert document["about"]["graph"] == "hipdnn_graph_1"
+    again = fusilli("run", model, "--device", "cpu", "--dump-graph", "1")
+    assert again.exit_code == 2
+    assert "mlp.graph1 is not empty" in again.stderr
+    beyond = fusilli("run", model, "--device", "cpu", "--dump-graph", "7")
+    assert beyond.exit_code == 2
+    assert "steps with a graph are 0 to 1" in beyond.stderr
+    (tmp_path / "mlp.graph1" / "graph.json").write_text("{}")
+    assert fusilli("replay", "mlp.graph1").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--dim", "n"), "'n' is not NAME=VALUE"),
+        (("--dim", "n=0"), "n=0: the size of a dim is a positive number"),
+        (("--dim", "n=1", "--dim", "n=2"), "a name is set twice"),
+        (("--input", "sr=fast"), "sr=fast: no number or JSON array"),
+        (("--input", 'sr={"a": 1}'), "a number or an array of numbers"),
+        (("--input", "sr=[[1], [2, 3]]"), "sr="),
+        (("--device", "abacus"), "'abacus'"),
+    ],
+)
+def test_options_that_mean_nothing(fusilli: Fusilli, model: Path, arguments: tuple[str, ...], message: str) -> None:
+    device = () if "--device" in arguments else ("--device", "cpu")
+    result = fusilli("run", model, *device, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_values_of_options() -> None:
+    assert dims_of(("batch=2", "a=b=3")) == {"batch": 2, "a=b": 3}
+    found = bound_inputs(("sr=16000", "x=[1, 2.5]", "flag=true"))
+    assert found["sr"] == 16000
+    assert found["x"].tolist() == [1, 2.5]
+    assert found["flag"] is True
+
+
+def test_models_and_graphs_are_told_apart(fusilli: Fusilli, model: Path, add_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "no-ending").write_bytes(model.read_bytes())
+    assert is_model(model)
+    assert is_model(tmp_path / "no-ending")
+    assert not is_model(add_file)
+    for options in (("--report",), ("--dim", "n=1"), ("--dump-graph", "0")):
+        result = fusilli("run", add_file, "--device", "cpu", *options)
+        assert result.exit_code == 2
+        assert "is a graph" in result.stderr
+    assert fusilli("compile", add_file, "--target", "cpu", "-o", tmp_path / "x", "--dim", "n=1").exit_code == 2
+    assert "this is no model" in fusilli("plan", add_file).stderr
+
+
+@pytest.mark.parametrize("data", [b"", b"\x08", b"\x08\x07\x12\x02", b"rubbish" * 100])
+def test_damaged_models(fusilli: Fusilli, tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "m.onnx").write_bytes(data)
+    result = fusilli("run", tmp_path / "m.onnx", "--device", "cpu", "--outputs", tmp_path / "o.npz")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+    assert not (tmp_path / "o.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "no array for"),
+        ({"more": np.zeros(1), NAME: FEEDS[NAME]}, "is no input"),
+        ({NAME: np.zeros((1, 2), np.float32)}, "has shape (1, 2)"),
+        ({NAME: np.zeros((4, 64), np.complex64)}, "use astype"),
+    ],
+)
+def test_arrays_that_do_not_fit(
+    fusilli: Fusilli, model: Path, tmp_path: Path, arrays: dict[str, np.ndarray], message: str
+) -> None:
+    save(tmp_path / "in.npz", arrays)
+    result = fusilli("run", model, "--device", "cpu", "--inputs", tmp_path / "in.npz")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_channels_last_between_graphs(fusilli: Fusilli, tmp_path: Path) -> None:
+    """Another order in memory: every graph is right, and the report says so."""
+    onnx.save(onnx_models.small_cnn(), tmp_path / "cnn.onnx")
+    html = tmp_path / "r.html"
+    options = ("--device", "cpu", "--layout", "channels-last", "--check", "--json", "--html", html)
+    result = fusilli("run", tmp_path / "cnn.onnx", *options)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["ok"] is True
+    assert len(document["checked"]) > 8
+    assert "channels-last for" in html.read_text()

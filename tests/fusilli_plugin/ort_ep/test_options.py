@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusilli_plugin.ort_ep.options import ContextSettings, OptionError, ProviderOptions
+
+PREFIX = "ep.hipdnnexecutionprovider."
+
+
+def options(**entries: str) -> ProviderOptions:
+    return ProviderOptions.from_entries({PREFIX + name: text for name, text in entries.items()})
+
+
+def test_settings_that_are_not_for_the_provider_are_left_alone() -> None:
+    assert ProviderOptions.from_entries({"session.x": "1", "ep.other.strict": "maybe"}) == ProviderOptions()
+
+
+def test_every_option_is_read() -> None:
+    found = options(strict="1", engines="A, B", dims="batch=2,seq=16", min_nodes="3", max_shapes="2", dump="/tmp/x")
+    assert found == ProviderOptions(True, ("A", "B"), {"batch": 2, "seq": 16}, 3, 2, Path("/tmp/x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("strict", "maybe", "0 or 1"),
+        ("min_nodes", "0", "a number from 1"),
+        ("max_shapes", "-1", "a number from 1"),
+        ("max_shapes", "99999", "a number from 1"),
+        ("dims", "batch", "batch=1"),
+        ("dims", "batch=0", "batch=1"),
+        ("engines", "A,,B", "names separated by commas"),
+        ("dump", "", "a folder"),
+    ],
+)
+def test_a_malformed_value_is_an_error_that_says_what_is_valid(name: str, text: str, says: str) -> None:
+    with pytest.raises(OptionError, match=f"option '{name}'.*{says}"):
+        options(**{name: text})
+
+
+def test_an_unknown_option_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(OptionError, match=r"no option 'strikt'; do you mean 'strict'\? .*dims, dump, engines"):
+        options(strikt="1")
+
+
+def test_settings_for_models_with_compiled_code() -> None:
+    entries = {"ep.context_enable": "1", "ep.context_file_path": "a.onnx", "ep.context_embed_mode": "1"}
+    assert ContextSettings.from_entries(entries) == ContextSettings(True, "a.onnx", True, "")
+    assert not ContextSettings.from_entries({}).enabled

@@ -1,0 +1,343 @@
+"""Sessions with small models on the CPU: what is claimed, what comes out, what is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+import fusilli_plugin
+from fusilli_plugin.ort_ep import nodes
+from tests.fusilli_plugin.ort_ep.models import MS, Array, Model, add, conv_relu, reference, session, weight
+
+pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]
+
+F32, F16 = np.float32, np.float16
+Make = Callable[[Any], Model]
+
+
+def test_devices_are_offered_by_name() -> None:
+    (device,) = fusilli_plugin.ep_devices()
+    assert (device.ep_name, device.ep_vendor) == ("HipDNNExecutionProvider", "AMD")
+    assert device.ep_metadata["device"] == "cpu"
+    with pytest.raises(Exception, match="no device 'hip:7'; it has cpu"):
+        fusilli_plugin.ep_devices("hip:7")
+
+
+def test_an_unknown_option_fails_the_session_and_names_the_valid_ones() -> None:
+    with pytest.raises(Exception, match="no option 'strikt'.*max_shapes, min_nodes, strict"):
+        session(add(), strikt="1")
+
+
+def test_a_model_of_which_nothing_is_claimed_runs() -> None:
+    model = Model("strings")
+    y = model.add("Transpose", model.input("x", 1, 2, dtype=np.object_))
+    made = session(model.output(y, dtype=np.object_))
+    assert made.run(None, {"x": np.array([["a", "b"]], object)})[0].tolist() == [["a"], ["b"]]
+    report = fusilli_plugin.ep_report(made)
+    assert (report.claimed, report.problems) == (0, ())
+    assert "no tensor of numbers" in str(report)
+
+
+def test_a_report_needs_a_session_of_the_provider() -> None:
+    made = ort.InferenceSession(add().data(), providers=["CPUExecutionProvider"])
+    with pytest.raises(LookupError, match="does not use HipDNNExecutionProvider"):
+        fusilli_plugin.ep_report(made)
+
+
+# ---- the operators
+
+
+def matmul(dtype: Any) -> Model:
+    model = Model("matmul", dtype)
+    return model.output(model.add("MatMul", model.input("a", 16, 32), model.input("b", 32, 8)))
+
+
+def batched_matmul(dtype: Any) -> Model:
+    model = Model("batched_matmul", dtype)
+    return model.output(model.add("MatMul", model.input("a", 3, 16, 8), model.input("b", 3, 8, 4)))
+
+
+def gemm(dtype: Any) -> Model:
+    model = Model("gemm", dtype)
+    a, b, c = model.input("a", 16, 32), model.input("b", 8, 32), model.input("c", 8)
+    return model.output(model.add("Gemm", a, b, c, transB=1, alpha=0.5, beta=0.25))
+
+
+def grouped_conv(dtype: Any) -> Model:
+    model = Model("grouped_conv", dtype)
+    w = model.constant("w", weight(0, 4, 2, 3, 3, dtype=dtype))
+    return model.output(model.add("Conv", model.input("x", 1, 4, 9, 9), w, group=2, dilations=[2, 2]))
+
+
+def pointwise(dtype: Any) -> Model:
+    model = Model("pointwise", dtype)
+    a, b, c = model.input("a", 1, 4, 8, 8), model.input("b", 1, 4, 8, 8), model.input("c", 4, 1, 1)
+    half = model.constant("half", np.array(0.5, dtype))
+    return model.output(model.add("Sigmoid", model.add("Div", model.add("Sub", model.add("Mul", a, b), c), half)))
+
+
+def layer_norm(dtype: Any) -> Model:
+    model = Model("layer_norm", dtype)
+    x, scale, bias = model.input("x", 2, 6, 8), model.input("s", 8), model.input("b", 8)
+    return model.output(model.add("LayerNormalization", x, scale, bias, axis=-1))
+
+
+def check(model: Model, made: Any, *, rtol: float, atol: float, feeds: dict[str, Array]) -> None:
+    got, want = made.run(None, feeds), reference(model, feeds)
+    for ours, theirs in zip(got, want, strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        np.testing.assert_allclose(ours.astype(np.float64), theirs.astype(np.float64), rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16], ids=["f32", "f16"])
+@pytest.mark.parametrize(
+    "make",
+    [conv_relu, grouped_conv, matmul, batched_matmul, gemm, pointwise, layer_norm],
+    ids=lambda make: make.__name__,
+)
+def test_operators_are_claimed_and_agree_with_the_cpu_provider(make: Make, dtype: Any) -> None:
+    model = make(dtype)
+    made = session(model, strict="1")
+    report = fusilli_plugin.ep_report(made)
+    assert report.claimed == len(report.nodes)
+    assert report.groups == 1
+    assert {node.engine for node in report.nodes} == {"FUSILLI_ENGINE"}
+    tolerance = 1e-5 if dtype is F32 else 4e-3
+    check(model, made, rtol=tolerance, atol=tolerance, feeds=model.feeds())
+
+
+def attention(dtype: Any) -> Model:
+    model = Model("attention", dtype)
+    q, k, v = (model.input(name, 2, 16, 128) for name in "qkv")
+    return model.output(model.add("MultiHeadAttention", q, k, v, domain=MS, num_heads=4))
+
+
+def causal_attention(dtype: Any) -> Model:
+    model = Model("causal_attention", dtype)
+    q, k, v = (model.input(name, 2, 16, 128) for name in "qkv")
+    return model.output(model.add("MultiHeadAttention", q, k, v, domain=MS, num_heads=4, unidirectional=1))
+
+
+def cross_attention(dtype: Any) -> Model:
+    model = Model("cross_attention", dtype)
+    q, k, v = model.input("q", 2, 16, 128), model.input("k", 2, 32, 128), model.input("v", 2, 32, 128)
+    return model.output(model.add("MultiHeadAttention", q, k, v, domain=MS, num_heads=4))
+
+
+def grouped_attention(dtype: Any) -> Model:
+    """True groups: four query heads share one key head."""
+    model = Model("grouped_attention", dtype)
+    q, k, v = model.input("q", 2, 16, 256), model.input("k", 2, 16, 64), model.input("v", 2, 16, 64)
+    lengths, total = model.constant("l", np.full(2, 15, np.int32)), model.constant("t", np.array(16, np.int32))
+    given = {"num_heads": 8, "kv_num_heads": 2}
+    return model.output(
+        model.add("GroupQueryAttention", q, k, v, "", "", lengths, total, domain=MS, outputs=3, **given)
+    )
+
+
+def rotary(dtype: Any) -> Model:
+    model = Model("rotary", dtype)
+    angles = np.arange(16)[:, None] / 10000 ** (np.arange(16) / 16)
+    positions = model.constant("p", np.tile(np.arange(16), (2, 1)))
+    cos, sin = model.constant("c", np.cos(angles).astype(dtype)), model.constant("s", np.sin(angles).astype(dtype))
+    return model.output(model.add("RotaryEmbedding", model.input("x", 2, 4, 16, 32), positions, cos, sin, domain=MS))
+
+
+def rms_norm(dtype: Any) -> Model:
+    model = Model("rms_norm", dtype)
+    x, scale = model.input("x", 1, 4, 8, 8), model.input("s", 8)
+    return model.output(model.add("SimplifiedLayerNormalization", x, scale, axis=-1, epsilon=1e-5, stash_type=1))
+
+
+def wide_rms_norm(dtype: Any) -> Model:
+    model = Model("wide_rms_norm", dtype)
+    x, scale = model.input("x", 2, 4, 8, 8), model.input("s", 4, 8, 8)
+    return model.output(model.add("SimplifiedLayerNormalization", x, scale, axis=1, epsilon=1e-5, stash_type=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [F32, F16], ids=["f32", "f16"])
+@pytest.mark.parametrize(
+    "make",
+    [attention, causal_attention, cross_attention, grouped_attention, rotary, rms_norm, wide_rms_norm],
+    ids=lambda make: make.__name__,
+)
+def test_operators_of_transformers(make: Make, dtype: Any) -> None:
+    test_operators_are_claimed_and_agree_with_the_cpu_provider(make, dtype)
+
+
+def test_the_provider_runs_what_it_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    original = nodes.ShapePlan.run
+    monkeypatch.setattr(nodes.ShapePlan, "run", lambda self, *given: (runs.append(1), original(self, *given))[1])
+    made = session(add())
+    made.run(None, add().feeds())
+    assert runs == [1]
+
+
+def test_addresses_that_change_and_addresses_that_stay_give_the_same() -> None:
+    model = conv_relu()
+    made = session(model)
+    kept = model.feeds(0)
+    for seed in (0, 1, 0, 0, 0, 2, 0):
+        feeds = kept if seed == 0 else model.feeds(seed)
+        check(model, made, rtol=1e-5, atol=1e-6, feeds=feeds)
+
+
+def test_constants_go_into_the_group_and_equal_groups_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusilli_plugin.ort_ep import offloading
+
+    compiled: list[onnx.ModelProto] = []
+    original = offloading._compile
+    monkeypatch.setattr(
+        offloading, "_compile", lambda model, *given: (compiled.append(model), original(model, *given))[1]
+    )
+    model = Model("twice")
+    w = model.constant("w", weight(0, 8, 8))
+    x = model.input("x", 4, 8)
+    first = model.add("MatMul", x, w)
+    odd = model.add("NonZero", first)  # no engine takes it
+    model.output(model.add("MatMul", model.input("z", 4, 8), w)).output(odd, dtype=np.int64)
+    made = session(model)
+    check(model, made, rtol=1e-5, atol=1e-6, feeds=model.feeds())
+    assert len(compiled) == 1
+    assert [len(each.graph.input) for each in compiled] == [1]
+
+
+# ---- dims that are not known
+
+
+def test_a_group_with_a_batch_dim_is_compiled_per_shape(caplog: pytest.LogCaptureFixture) -> None:
+    model = conv_relu(batch="batch")
+    made = session(model, strict="1", max_shapes="2")
+    assert fusilli_plugin.ep_report(made).claimed == 2
+    for size in (1, 3, 1, 3, 2, 1):
+        feeds = model.feeds(size, {"batch": size})
+        check(model, made, rtol=1e-5, atol=1e-6, feeds=feeds)
+    # 1, 3 and 2 were compiled; 1 was forgotten for 2, and compiled again
+    assert list(fusilli_plugin.ep_report(made).specialisations.values()) == [4]
+
+
+def test_a_shape_that_does_not_fit_is_an_error_with_the_nodes_names() -> None:
+    model = Model("product")
+    made = session(
+        model.output(model.add("MatMul", model.input("a", "m", "k"), model.input("b", "l", 4))), dims="k=4,l=4"
+    )
+    assert fusilli_plugin.ep_report(made).claimed == 1
+    with pytest.raises(Exception, match="MatMul 'matmul_0'.*incompatible|MatMul 'matmul_0'.*[Dd]im"):
+        made.run(None, {"a": np.ones((2, 3), F32), "b": np.ones((5, 4), F32)})
+
+
+# ---- strict mode, problems, dumps
+
+
+def test_strict_mode_raises_if_something_goes_wrong_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusilli_plugin.ort_ep import provider
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the sky fell")
+
+    monkeypatch.setattr(provider, "survey", broken)
+    with pytest.raises(Exception, match="strict.*the sky fell"):
+        session(add(), strict="1")
+    made = session(add())  # otherwise ONNX Runtime runs it
+    assert "the sky fell" in fusilli_plugin.ep_report(made).problems[0]
+    check(add(), made, rtol=0, atol=0, feeds=add().feeds())
+
+
+def test_strict_mode_raises_if_a_supported_node_is_left_out() -> None:
+    with pytest.raises(Exception, match="add_0' stays with ONNX Runtime although FUSILLI_ENGINE supports it"):
+        session(add(), strict="1", min_nodes="2")
+    assert fusilli_plugin.ep_report(session(add(), min_nodes="2")).claimed == 0
+
+
+def test_what_does_not_compile_stays_with_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusilli_plugin.ort_ep import offloading
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no code today")
+
+    monkeypatch.setattr(offloading, "_compile", broken)
+    model = conv_relu(F16, batch=2)
+    made = session(model)
+    report = fusilli_plugin.ep_report(made)
+    assert report.claimed == 0
+    assert "no code today" in report.nodes[0].reason
+    assert report.problems
+    check(model, made, rtol=0, atol=0, feeds=model.feeds())
+
+
+def test_an_error_in_a_run_names_the_nodes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    made = session(conv_relu())
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the device is on fire")
+
+    monkeypatch.setattr(nodes.ShapePlan, "run", broken)
+    with caplog.at_level(logging.CRITICAL), pytest.raises(Exception, match="Conv 'conv_0'.*the device is on fire"):
+        made.run(None, conv_relu().feeds())
+
+
+def test_groups_are_dumped_as_models_that_run(tmp_path: Path) -> None:
+    model = conv_relu()
+    session(model, dump=str(tmp_path / "dump"))
+    (folder,) = (tmp_path / "dump").iterdir()
+    assert {path.suffix for path in folder.iterdir()} == {".onnx", ".json", ".bin"}
+    feeds = model.feeds()
+    dumped = ort.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(np.asarray(dumped.run(None, feeds)[0]), reference(model, feeds)[0], rtol=1e-6)
+
+
+def test_io_binding_and_parallel_execution() -> None:
+    model = conv_relu()
+    made = session(model)
+    feeds = model.feeds()
+    binding = made.io_binding()
+    binding.bind_cpu_input("x", feeds["x"])
+    binding.bind_output(made.get_outputs()[0].name)
+    made.run_with_iobinding(binding)
+    np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], reference(model, feeds)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_an_if_keeps_its_branches_and_they_are_claimed() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 4])
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 4])
+
+    def branch(name: str, op_type: str) -> onnx.GraphProto:
+        out = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, [4, 4])
+        return helper.make_graph([helper.make_node(op_type, ["h"], [f"{name}_y"], name)], name, [], [out])
+
+    nodes_ = [
+        helper.make_node("Relu", ["x"], ["h"], "before"),
+        helper.make_node(
+            "If", ["c"], ["y"], "if", then_branch=branch("then", "Sigmoid"), else_branch=branch("else", "Tanh")
+        ),
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes_, "g", [x, condition], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    made = session(model.SerializeToString())
+    data = np.random.default_rng(0).standard_normal((4, 4)).astype(F32)
+    kept = np.maximum(data, 0).astype(np.float64)
+    for flag, want in ((True, 1 / (1 + np.exp(-kept))), (False, np.tanh(kept))):
+        np.testing.assert_allclose(made.run(None, {"x": data, "c": np.array(flag)})[0], want, rtol=1e-5, atol=1e-6)
+    report = fusilli_plugin.ep_report(made)
+    assert {node.op_type for node in report.nodes if node.group} == {"Relu", "Sigmoid", "Tanh"}
+
+
+def test_operators_that_nobody_knows_stay_where_they_are() -> None:
+    model = Model("gelu")
+    model.output(
+        model.add("Relu", model.add("BiasSplitGelu", model.input("x", 2, 4, 8), model.input("b", 8), domain=MS))
+    )
+    with pytest.raises(Exception, match="BiasSplitGelu"):  # ONNX Runtime has no CPU kernel for it
+        session(model)

@@ -1,0 +1,88 @@
+"""LSTM, GRU and RNN against ONNX Runtime: directions, lengths, states, peepholes; long ones stay loops."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hipdnn_backend.offload.frontend import load, prepare
+from tests.support.onnx_rewritten import check_rewrite, one_node
+
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def _recurrence(
+    op_type: str, direction: str, *, steps: int = 5, lengths: list[int] | None = None, states: bool = True,
+    bias: bool = True, peepholes: bool = False, **given: Any,
+) -> Any:  # fmt: skip
+    random = np.random.default_rng(1)
+    count, batch, size, hidden, gates = 2 if direction == "bidirectional" else 1, 2, 3, 4, _GATES[op_type]
+
+    def normal(*dims: int) -> np.ndarray:
+        return (0.5 * random.standard_normal(dims)).astype(np.float32)
+
+    inputs = {
+        "X": normal(steps, batch, size),
+        "W": normal(count, gates * hidden, size),
+        "R": normal(count, gates * hidden, hidden),
+        "B": normal(count, 2 * gates * hidden) if bias else None,
+        "lengths": None if lengths is None else np.array(lengths, np.int32),
+        "h": normal(count, batch, hidden) if states else None,
+    }
+    outputs: dict[str, Any] = {"Y": np.float32, "Y_h": np.float32}
+    if op_type == "LSTM":
+        inputs["c"] = normal(count, batch, hidden) if states else None
+        inputs["P"] = normal(count, 3 * hidden) if peepholes else None
+        outputs["Y_c"] = np.float32
+    constants = [name for name in ("W", "R", "B", "P") if inputs.get(name) is not None]
+    return one_node(op_type, inputs, outputs, constants=constants, hidden_size=hidden, direction=direction, **given)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "direction"), list(itertools.product(_GATES, ("forward", "reverse", "bidirectional")))
+)
+@pytest.mark.parametrize("lengths", [None, [3, 5]], ids=["full", "lengths"])
+def test_directions_and_lengths(op_type: str, direction: str, lengths: list[int] | None) -> None:
+    model, feeds = _recurrence(op_type, direction, lengths=lengths)
+    graph = check_rewrite(model, feeds)
+    assert {node.op_type for node in graph.nodes}.isdisjoint(_GATES)
+    assert {node.name for node in graph.nodes} == {"node"}
+
+
+@pytest.mark.parametrize(
+    ("op_type", "given"),
+    [
+        ("LSTM", {"peepholes": True}),
+        ("LSTM", {"input_forget": 1, "states": False, "bias": False}),
+        ("LSTM", {"clip": 0.3, "activations": ["HardSigmoid", "Softsign", "Tanh"]}),
+        ("GRU", {"linear_before_reset": 1}),
+        ("GRU", {"linear_before_reset": 1, "bias": False, "states": False}),
+        ("RNN", {"activations": ["Relu"], "clip": 0.5}),
+    ],
+)
+def test_variants(op_type: str, given: dict[str, Any]) -> None:
+    model, feeds = _recurrence(op_type, "forward", **given)
+    check_rewrite(model, feeds)
+
+
+@pytest.mark.parametrize("op_type", _GATES)
+def test_a_long_reverse_recurrence_runs_forward_in_a_loop(op_type: str) -> None:
+    model, feeds = _recurrence(op_type, "reverse", steps=100)
+    graph = check_rewrite(model, feeds, rtol=1e-4)
+    assert sum(node.op_type == op_type for node in graph.nodes) == 1
+    assert "torch.prim.Loop" in str(load(model).module)
+
+
+def test_written_out_recurrences_convert() -> None:
+    model, _ = _recurrence("LSTM", "bidirectional", lengths=[3, 5])
+    text = str(load(model).module)
+    assert "torch.prim.Loop" not in text
+    assert "?" not in text
+
+
+def test_other_activations_are_left_to_the_conversion() -> None:
+    model, _ = _recurrence("RNN", "forward", activations=["ScaledTanh"], activation_alpha=[0.5], activation_beta=[0.5])
+    assert [node.op_type for node in prepare(model).nodes] == ["RNN"]

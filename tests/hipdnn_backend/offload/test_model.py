@@ -1,0 +1,170 @@
+"""Whole models: loaded from ONNX, run, saved, and run where neither torch-mlir nor the compiler is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from fusilli_plugin.engine import FusilliEngine
+from hipdnn_backend.interpreter import InputError
+from hipdnn_backend.offload import Model, compile_model, load
+from hipdnn_backend.offload.package import Package, PackageError, save_package
+from iree_bridge import Options
+from iree_bridge.options import CompileMode
+from tests.support import onnx_models
+
+pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.ort]
+
+ROOT = Path(__file__).resolve().parents[3]
+PROTO = onnx_models.mlp()
+FEEDS = onnx_models.feeds(PROTO)
+
+
+def reference(feeds: dict[str, Any]) -> Any:
+    session = onnxruntime.InferenceSession(PROTO.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with load(PROTO, device="cpu", engines=[FusilliEngine("cpu")]) as model:
+        yield model
+
+
+@pytest.fixture
+def saved(model: Model, tmp_path: Path) -> Path:
+    path = tmp_path / "mlp.fusilli"
+    model.save(path)
+    return path
+
+
+def test_a_model_computes_what_onnxruntime_computes(model: Model) -> None:
+    for factor in (1, -2):
+        feeds = {name: array * np.float32(factor) for name, array in FEEDS.items()}
+        for got, expected in zip(model.run(feeds).values(), reference(feeds), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_it_says_what_it_is(model: Model) -> None:
+    (given,), (result,) = model.inputs, model.outputs
+    assert (given.dims, given.dtype) == ((4, 64), np.float32)
+    assert result.dims == (4, 10)
+    assert set(model.about["seconds"]) == {"import", "passes", "plan"}
+    assert {graph["engine"] for graph in model.about["graphs"].values()} == {"FUSILLI_ENGINE"}
+    assert model.program.arena <= model.program.naive
+    with pytest.raises(InputError, match="expected dims"):
+        model.run({given.name: np.zeros((5, 64), np.float32)})
+
+
+def test_a_saved_model_gives_the_same_bits(model: Model, saved: Path) -> None:
+    never = FusilliEngine("cpu", options=replace(Options.from_env(), compile=CompileMode.NEVER))
+    with load(saved, device="cpu", engines=[never]) as restored:
+        got, expected = restored.run(FEEDS), model.run(FEEDS)
+        assert list(got) == list(expected)
+        assert all(np.array_equal(got[name], expected[name]) for name in got)
+        assert restored.about["graphs"] == model.about["graphs"]
+
+
+_BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch_mlir", "torch", "onnx", "onnxruntime") or name.startswith("iree.compiler"):
+            raise ImportError(f"{name} is not installed here")
+
+sys.meta_path.insert(0, Blocked())
+import numpy as np
+from fusilli_plugin.engine import FusilliEngine
+from hipdnn_backend.offload import load
+with load(sys.argv[1], device="cpu", engines=[FusilliEngine("cpu")]) as model:
+    feeds = {each.name: np.ones(each.dims, each.dtype) for each in model.inputs}
+    for name, array in model.run(feeds).items():
+        np.save(sys.argv[2], array)
+assert not [name for name in sys.modules if name.partition(".")[0] in ("torch_mlir", "torch", "onnx")]
+"""
+
+
+def test_a_saved_model_needs_no_compiler_and_no_torch_mlir(saved: Path, tmp_path: Path) -> None:
+    """A fresh process without them and without a cache."""
+    variables = {"PATH": os.defpath, "FUSILLI_CACHE_DIR": str(tmp_path / "empty")}
+    (tmp_path / "empty").mkdir(mode=0o700)
+    command = [sys.executable, "-c", _BLOCKED, str(saved), str(tmp_path / "out.npy")]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (expected,) = reference({name: np.ones_like(array) for name, array in FEEDS.items()})
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, rtol=1e-5, atol=1e-5)
+
+
+def _small(outputs: dict[str, tuple[int, ...]], *nodes: onnx.NodeProto) -> onnx.ModelProto:
+    """x [2, 3] and the weight w [2, 3] through some nodes."""
+
+    def info(name: str, dims: tuple[int, ...]) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims)
+
+    weight = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(2, 3), "w")
+    results = [info(name, dims) for name, dims in outputs.items()]
+    graph = helper.make_graph(nodes, "small", [info("x", (2, 3))], results, [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+RELU = helper.make_node("Relu", ["x"], ["r"], name="relu")
+X = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+R = np.maximum(X, 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected", "graphs"),
+    [
+        (_small({"y": (2, 3)}, helper.make_node("Identity", ["x"], ["y"])), {"y": X}, 0),
+        (_small({"r": (2, 3), "x": (2, 3)}, RELU), {"r": R, "x": X}, 1),
+        (_small({"r": (2, 3), "w": (2, 3)}, RELU), {"r": R, "w": np.arange(6).reshape(2, 3)}, 1),
+        (
+            _small({"y": (2, 3), "z": (2, 3)}, RELU, *(helper.make_node("Identity", ["r"], [name]) for name in "yz")),
+            {"y": R, "z": R},
+            1,
+        ),
+        (
+            _small({"f": (1, 6), "r": (2, 3)}, RELU, helper.make_node("Flatten", ["r"], ["f"], axis=0)),
+            {"f": R.reshape(1, 6), "r": R},
+            1,
+        ),
+    ],
+    ids=["argument", "argument and result", "weight", "twice", "view"],
+)
+def test_results_that_no_graph_writes(model: onnx.ModelProto, expected: dict[str, Any], graphs: int) -> None:
+    with load(model, device="cpu", engines=[FusilliEngine("cpu")]) as loaded:
+        results = loaded.run({"x": X})
+        assert len(loaded.program.graphs) == graphs
+    assert list(results) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(results[name], array)
+
+
+def test_one_file_for_several_targets(tmp_path: Path) -> None:
+    """No GPU is needed; the variant for this machine runs, the others are named."""
+    engine = FusilliEngine("cpu")
+    targets = {name: [engine.for_target(name)] for name in ("gfx942", "cpu")}
+    name, variants = compile_model(PROTO, targets)
+    save_package(tmp_path / "m.fusilli", name, variants)
+    package = Package.open(tmp_path / "m.fusilli")
+    assert package.targets == ("gfx942", "cpu")
+    assert package.variant("gfx942").program.alignment == 256
+    weights = sum(constant.nbytes for constant in variants[0].constants.values())
+    assert (tmp_path / "m.fusilli").stat().st_size > weights
+    with load(tmp_path / "m.fusilli", device="cpu", engines=[engine]) as model:
+        (got,) = model.run(FEEDS).values()
+        np.testing.assert_allclose(got, reference(FEEDS)[0], rtol=1e-5, atol=1e-5)
+    with pytest.raises(PackageError, match="not compiled for gfx90a, .* it has code for gfx942, cpu"):
+        load(tmp_path / "m.fusilli", device="cpu", engines=[engine.for_target("gfx90a")])

@@ -1,0 +1,76 @@
+"""Normalisations against PyTorch, per element."""
+
+from __future__ import annotations
+
+import pytest
+
+from hipdnn_backend.offload.to_wire import NotTranslated
+from tests.hipdnn_backend.offload.to_wire.recorder import Recorder
+
+pytestmark = pytest.mark.mlir
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("spatial", [(), (5,), (4, 3)])
+def test_batch_norm(affine: bool, spatial: tuple[int, ...]) -> None:
+    r = Recorder()
+    x, mean, variance = r.input(2, 3, *spatial), r.input(3), r.input(3, positive=True)
+    scale, bias = (r.input(3), r.input(3)) if affine else (None, None)
+    graph = r.check(r.op("batch_norm", x, scale, bias, mean, variance, False, 0.1, 1e-3, True))
+    assert (graph.nodes[0].op == "batchnorm_inference_variance_ext") == affine
+
+
+def test_batch_norm_in_training() -> None:
+    r = Recorder()
+    x, scale, bias = r.input(4, 3, 5), r.input(3), r.input(3)
+    graph = r.check(*r.op("native_batch_norm", x, scale, bias, None, None, True, 0.1, 1e-5))
+    assert [node.op for node in graph.nodes] == ["batchnorm"]
+    r = Recorder()
+    x, mean = r.input(4, 3, 5), r.input(3)
+    made = r.op("batch_norm", x, None, None, mean, mean, True, 0.1, 1e-5, False)
+    with pytest.raises(NotTranslated, match="training"):
+        r.translate(made)
+
+
+@pytest.mark.parametrize("shape", [[5], [4, 5]])
+@pytest.mark.parametrize("affine", [(True, True), (True, False), (False, False)])
+def test_layer_norm(shape: list[int], affine: tuple[bool, bool]) -> None:
+    r = Recorder()
+    x = r.input(2, 4, 5)
+    scale, bias = (r.input(*shape) if wanted else None for wanted in affine)
+    y = r.op("layer_norm", x, shape, scale, bias, 1e-5, False)
+    graph = r.check(r.op("add.Tensor", y, x))
+    assert (graph.nodes[0].op == "layernorm") == all(affine)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_layer_norm_with_statistics(affine: bool) -> None:
+    r = Recorder()
+    x, scale, bias = r.input(2, 4, 5), *((r.input(5), r.input(5)) if affine else (None, None))
+    r.check(*r.op("native_layer_norm", x, [5], scale, bias, 1e-5))
+
+
+@pytest.mark.parametrize("dims", [(2, 4, 5), (1, 1, 5), (5,)])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("epsilon", [1e-4, None])
+def test_rms_norm(dims: tuple[int, ...], affine: bool, epsilon: float | None) -> None:
+    r = Recorder()
+    x = r.input(*dims)
+    graph = r.check(r.op("rms_norm", x, [5], r.input(5) if affine else None, epsilon))
+    assert (graph.nodes[0].op == "rmsnorm") == (affine and len(dims) > 1)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_group_norm(groups: int) -> None:
+    r = Recorder()
+    x, scale, bias = r.input(2, 6, 4, 3), r.input(6), r.input(6)
+    r.check(r.op("group_norm", x, groups, scale, bias, 1e-5, False))
+    r = Recorder()
+    x = r.input(2, 6, 4, 3)
+    r.check(r.op("native_group_norm", x, None, None, 2, 6, 12, groups, 1e-5)[0])
+
+
+def test_instance_norm() -> None:
+    r = Recorder()
+    x, scale, bias = r.input(2, 3, 4, 5), r.input(3), r.input(3)
+    r.check(r.op("relu", r.op("instance_norm", x, scale, bias, None, None, True, 0.1, 1e-5, False)))
