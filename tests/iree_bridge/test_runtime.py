@@ -396,7 +396,7 @@ def test_small_work_stays_in_the_calling_thread(
     arguments = Arguments((vmfb.tensor("y", 0, (count,)),), (vmfb.tensor("x", 1, (count,)),))
     code = vmfb.compiled(vmfb.ADD).read_bytes()
 
-    def chosen() -> str:
+    def chosen() -> str | None:
         program = Executable(arguments, code, Device.parse("cpu"), flops=flops)._program
         assert isinstance(program, Program)
         return program.driver
