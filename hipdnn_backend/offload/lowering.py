@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
@@ -118,6 +118,7 @@ def lower(
     outputs: Sequence[str],
     name: str = "main",
     alignment: int = 64,
+    dtypes: Sequence[Any] | None = None,
 ) -> Lowered:
     """Read the program from the one public function of a module.
 
@@ -133,6 +134,8 @@ def lower(
         outputs: names.
         name: of the program.
         alignment: bytes to which temporaries and workspaces are aligned: 64 for CPUs, 256 for GPUs.
+        dtypes: numpy type of each input, constant and output, in this order; memrefs have lost which integers are
+            unsigned. Default: what the memrefs say.
 
     Raises:
         LoweringError: the module has something else in it, or a type is not static.
@@ -140,7 +143,7 @@ def lower(
     """
     reader = _Reader(graphs, alignment)
     with module.context:
-        reader.read(module, (*inputs, *constants, *outputs), len(inputs), len(constants))
+        reader.read(module, (*inputs, *constants, *outputs), len(inputs), len(constants), dtypes)
     arguments = reader.arguments
     split = len(inputs) + len(constants)
     program = Program(
@@ -177,7 +180,9 @@ class _Reader:
     _wires: dict[str, WireGraph] = field(default_factory=dict)
     _globals: dict[str, Any] = field(default_factory=dict)
 
-    def read(self, module: Any, names: Sequence[str], inputs: int, constants: int) -> None:
+    def read(
+        self, module: Any, names: Sequence[str], inputs: int, constants: int, dtypes: Sequence[Any] | None
+    ) -> None:
         function = None
         for view in module.body.operations:
             op = view.operation
@@ -198,9 +203,10 @@ class _Reader:
             )
         spaces = [Space.INPUT] * inputs + [Space.CONSTANT] * constants
         spaces += [Space.OUTPUT] * (len(names) - len(spaces))
-        for argument, name, space in zip(block.arguments, names, spaces, strict=True):
+        known = [None] * len(names) if dtypes is None else dtypes
+        for argument, name, space, dtype in zip(block.arguments, names, spaces, known, strict=True):
             self._new_buffer(argument, space, name)
-            self.arguments.append(Named(name, self._numbers[argument]))
+            self.arguments.append(Named(name, self._seen_as(self._numbers[argument], dtype, name)))
         for view in block.operations:
             self._operation(view.operation)
 
@@ -325,6 +331,16 @@ class _Reader:
         self.buffers.append(Buffer(space, name, view.end * view.itemsize))
         self._numbers[value] = self._add(view)
 
+    def _seen_as(self, number: int, dtype: Any, name: str) -> int:
+        """An argument as its caller sees it; the steps go on using what the memref says, so that copies agree."""
+        view = self.views[number]
+        if dtype is None or np.dtype(dtype).name == view.dtype:
+            return number
+        wanted = np.dtype(dtype)
+        if wanted.kind != "u" or f"u{view.dtype}" != wanted.name:
+            raise LoweringError(f"argument '{name}'", f"it is {wanted} to its caller, its memory holds {view.dtype}")
+        return self._add(replace(view, dtype=wanted.name))
+
     def _look(self, op: Any) -> None:
         source = self.views[self._number(op.operands[0], op)]
         view = _view_of(op.results[0], source.buffer, str(op.location), source)
@@ -366,6 +382,8 @@ def _view_of(value: Any, buffer: int, where: str, source: View | None = None) ->
         raise LoweringError(where, f"element type {memref.element_type} has no counterpart in memory")
     if not memref.has_static_shape:
         raise LoweringError(where, f"dims are not static: {memref}")
+    if 0 in memref.shape:  # no element lies anywhere; MLIR's strides of such a type are not numbers
+        return View(buffer, 0, tuple(memref.shape), _row_major(memref.shape), dtype)
     strides, offset = memref.get_strides_and_offset()
     unknown = ir.ShapedType.get_dynamic_stride_or_offset()
     if unknown in (*strides, offset):

@@ -302,6 +302,11 @@ def _compiled(
         outputs=[each.name for each in imported.outputs],
         name=imported.name,
         alignment=_CPU_ALIGNMENT if target.startswith("cpu") else _GPU_ALIGNMENT,
+        dtypes=[
+            *(each.dtype for each in imported.inputs),
+            *(each.value.dtype for each in imported.constants),
+            *(each.dtype for each in imported.outputs),
+        ],
     )
     clock.append(time.perf_counter())
     names = {graph.plan: graph.engine for graph in lowered.program.graphs}

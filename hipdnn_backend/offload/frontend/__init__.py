@@ -2,5 +2,6 @@
 
 from hipdnn_backend.offload.frontend.imported import Constant, Imported, TensorInfo
 from hipdnn_backend.offload.frontend.loading import load, prepare
+from hipdnn_backend.offload.frontend.weights import control_inputs
 
-__all__ = ["Constant", "Imported", "TensorInfo", "load", "prepare"]
+__all__ = ["Constant", "Imported", "TensorInfo", "control_inputs", "load", "prepare"]

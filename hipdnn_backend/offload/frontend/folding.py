@@ -53,6 +53,7 @@ def fold(graph: Graph) -> bool:
     before = len(graph.nodes)
     kept: list[onnx.NodeProto] = []
     names: dict[str, str] = {}
+    known = _read_empty_inputs(graph)
     for node in _flat(graph, names):
         values = _value(graph, node)
         if values is None:
@@ -62,11 +63,25 @@ def fold(graph: Graph) -> bool:
         for name, value in zip(node.output, values, strict=False):
             if name:
                 graph.constants[name] = value
-    changed = len(kept) != before or bool(names)
+    changed = known or len(kept) != before or bool(names)
     graph.nodes = kept
     for output in graph.outputs:
         output.value = names.get(output.value, output.value)
     return _drop_dead(graph) or changed
+
+
+def _read_empty_inputs(graph: Graph) -> bool:
+    """Let nodes read a constant in place of an input without elements, which has no other value; whether any does."""
+    names = {name: "" for name, type_ in graph.inputs.items() if type_.static is not None and 0 in type_.static}
+    readers = [node for node in graph.nodes if not names.keys().isdisjoint([*node.input, *captures(node)])]
+    if not readers:
+        return False
+    for name in names:
+        type_ = graph.inputs[name]
+        names[name] = graph.add_constant(f"{name}/empty", np.zeros(type_.static or (), type_.dtype))
+    for node in readers:
+        rename(node, names)
+    return True
 
 
 def _flat(graph: Graph, names: dict[str, str]) -> Iterator[onnx.NodeProto]:

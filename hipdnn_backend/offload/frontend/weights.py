@@ -8,7 +8,7 @@ import onnx
 
 from hipdnn_backend.offload.frontend.graph import Graph, captures
 
-__all__ = ["lifted", "needs_constant", "static_operands"]
+__all__ = ["control_inputs", "lifted", "needs_constant", "static_operands"]
 
 _STATIC: Mapping[str, frozenset[int]] = {
     op_type: frozenset(operands)
@@ -67,6 +67,16 @@ def needs_constant(graph: Graph, node: onnx.NodeProto) -> str | None:
     fixed = static_operands(node.op_type)
     return next(
         (name for i, name in enumerate(node.input) if i in fixed and name and name not in graph.constants), None
+    )
+
+
+def control_inputs(model: onnx.ModelProto) -> frozenset[str]:
+    """Names that the model's own nodes read where the conversion has to know the elements; see `bind_inputs`."""
+    return frozenset(
+        name
+        for node in model.graph.node
+        for index, name in enumerate(node.input)
+        if name and index in static_operands(node.op_type)
     )
 
 

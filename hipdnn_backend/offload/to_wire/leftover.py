@@ -1,20 +1,21 @@
 """Torch operations → one custom operation that carries them as MLIR, for what hipDNN has no operation for.
 
 By Fusilli's convention: an id that begins with ``fusilli.``, and as data the text of one
-``func.func private @{FUNC_NAME}`` on static torch types.
+``func.func private @{FUNC_NAME}`` on static torch types. Integers that the wire has no type for cross its border as a
+type of their size and are seen as what they are inside.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.to_wire.errors import NotTranslated
 from hipdnn_backend.offload.to_wire.operation import location_name
 from hipdnn_backend.offload.to_wire.translation import Translation, boundary_types, operations, value_name
-from hipdnn_backend.offload.to_wire.types import TensorType, wire_type
+from hipdnn_backend.offload.to_wire.types import CARRIERS, TensorType, carried, wire_type
 from hipdnn_backend.offload.to_wire.views import packed
 from hipdnn_backend.wire import CustomOpAttributes, DataType, WireGraph, WireNode, WireTensor
 
@@ -28,6 +29,13 @@ _BYTE_CODE: Final = 0
 _INT32_CODE: Final = 3
 _CONVERT: Final = "torch.prims.convert_element_type"
 _CASTS: Final = (_CONVERT, "torch.aten.to.dtype", "torch.aten.to.dtype_layout", "torch.aten._to_copy")
+_UNSIGNED: Final = {
+    **dict.fromkeys(("torch.aten.div.Tensor", "torch.aten.div.Tensor_mode", "torch.aten.floor_divide"), "arith.divui"),
+    **dict.fromkeys(("torch.aten.remainder.Tensor", "torch.aten.fmod.Tensor"), "arith.remui"),
+    **dict.fromkeys(("torch.aten.bitwise_right_shift.Tensor", "torch.aten.__rshift__.Tensor"), "arith.shrui"),
+}
+"""Operations that Torch-MLIR lowers as signed whatever the type says → what they are on unsigned integers."""
+_UNSIGNED_TYPE: Final = re.compile(r"!torch\.vtensor<\[[\d,]*\],ui\d+>", re.ASCII)
 _ELEMENT: Final = re.compile(r",\w+>$", re.ASCII)
 _FLOAT_ELEMENT: Final = re.compile(r",b?f\d+>$", re.ASCII)
 
@@ -54,7 +62,7 @@ def translate_leftover(ops: Sequence[Any], inputs: Sequence[Any], outputs: Seque
             raise NotTranslated(
                 "graph", name, f"it has {len(values)} {side}; a custom operation has up to {_MAX_PORTS}"
             )
-    types = boundary_types(used, "input", name), boundary_types(outputs, "output", name)
+    types = boundary_types(used, "input", name, carried), boundary_types(outputs, "output", name, carried)
     text = _function(working, used, outputs, *types, name)
     names = tuple(dict.fromkeys(op.where for op in working if not op.is_constant))
     ins = [_tensor(uid, value_name(value, f"{name}::in{uid - 1}"), kind)
@@ -134,6 +142,9 @@ class _Cloner:
             source = operation.operands[0]
             wide = ir.Type.parse(_ELEMENT.sub(",si32>", str(source.type)))
             needed[source] = _converted(self._block, needed[source], _INT32_CODE, wide)
+        if operation.name in _UNSIGNED and _UNSIGNED_TYPE.fullmatch(str(operation.results[0].type)):
+            self.define(operation.results[0], self._unsigned(operation, needed))
+            return
         copy = operation.clone(ip=ir.InsertionPoint(self._block)).operation
         for op in _nested(copy):
             for index, old in enumerate(op.operands):
@@ -141,6 +152,22 @@ class _Cloner:
                     op.operands[index] = needed[old]
         for old, new in zip(operation.results, copy.results, strict=True):
             self.define(old, new)
+
+    def _unsigned(self, operation: Any, mapped: Mapping[Any, Any]) -> Any:
+        """The result of a division or shift of unsigned integers, element by element."""
+        kind = operation.results[0].type
+        sides = [mapped[old] for old in operation.operands[:2]]
+        if any(side.type != kind for side in sides):
+            raise NotTranslated(
+                str(operation.name),
+                location_name(operation.location),
+                f"{sides[0].type} and {sides[1].type} are unsigned and not both {kind}; expand and convert them before",
+            )
+        point, plain = ir.InsertionPoint(self._block), _builtin(kind)
+        left, right = (_to_builtin(self._block, side) for side in sides)
+        name = _UNSIGNED[operation.name]
+        made = ir.Operation.create(name, results=[plain], operands=[left, right], ip=point).result
+        return ir.Operation.create("torch_c.from_builtin_tensor", results=[kind], operands=[made], ip=point).result
 
     def _clone_constant(self, operation: Any) -> None:
         tensors = [value for value in operation.operands if str(value.type).startswith("!torch.vtensor")]
@@ -177,14 +204,11 @@ def _function(
         block = function.regions[0].blocks.append(*ins, arg_locs=[ir.Location.unknown()] * len(ins))
         cloner = _Cloner(block, name)
         for old, new, kind in zip(inputs, block.arguments, in_types, strict=True):
-            truth = kind.dtype is DataType.BOOLEAN
-            cloner.define(old, _converted(block, new, _BOOLEAN_CODE, old.type) if truth else new)
+            cloner.define(old, _across(block, new, old.type, kind, _BOOLEAN_CODE))
         for op in ops:
             cloner.clone(op.operation)
         results = [
-            _converted(block, cloner.value(old), _BYTE_CODE, type_)
-            if kind.dtype is DataType.BOOLEAN
-            else cloner.value(old)
+            _across(block, cloner.value(old), type_, kind, _BYTE_CODE)
             for old, kind, type_ in zip(outputs, out_types, outs, strict=True)
         ]
         ir.Operation.create("func.return", operands=results, ip=ir.InsertionPoint(block))
@@ -195,7 +219,44 @@ def _function(
 
 
 def _border_type(kind: Any, known: TensorType) -> Any:
-    return ir.Type.parse(str(kind).replace(",i1>", ",ui8>")) if known.dtype is DataType.BOOLEAN else kind
+    if known.dtype is DataType.BOOLEAN:
+        return ir.Type.parse(str(kind).replace(",i1>", ",ui8>"))
+    carrier = CARRIERS.get(_element(kind))
+    return kind if carrier is None else ir.Type.parse(_ELEMENT.sub(f",{carrier}>", str(kind)))
+
+
+def _element(kind: Any) -> str:
+    return str(kind).rpartition(",")[2].rstrip(">")
+
+
+def _across(block: Any, value: Any, kind: Any, known: TensorType, code: int) -> Any:
+    """A value that comes in or goes out, as the type that it has on the other side of the border."""
+    if value.type == kind:
+        return value
+    if known.dtype is DataType.BOOLEAN:
+        return _converted(block, value, code, kind)
+    return _reinterpreted(block, value, kind)
+
+
+def _builtin(kind: Any) -> Any:
+    """The builtin tensor that a torch tensor becomes; integers lose their sign."""
+    shape = "".join(f"{dim}x" for dim in re.findall(r"\d+", str(kind).partition("]")[0]))
+    return ir.Type.parse(f"tensor<{shape}{_element(kind).removeprefix('u').removeprefix('s')}>")
+
+
+def _to_builtin(block: Any, value: Any) -> Any:
+    point = ir.InsertionPoint(block)
+    return ir.Operation.create(
+        "torch_c.to_builtin_tensor", results=[_builtin(value.type)], operands=[value], ip=point
+    ).result
+
+
+def _reinterpreted(block: Any, value: Any, kind: Any) -> Any:
+    """The same bits as another type of the same size."""
+    point, bits = ir.InsertionPoint(block), _to_builtin(block, value)
+    if bits.type != _builtin(kind):
+        bits = ir.Operation.create("tensor.bitcast", results=[_builtin(kind)], operands=[bits], ip=point).result
+    return ir.Operation.create("torch_c.from_builtin_tensor", results=[kind], operands=[bits], ip=point).result
 
 
 def _converted(block: Any, value: Any, code: int, kind: Any) -> Any:

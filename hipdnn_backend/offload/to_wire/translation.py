@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -92,15 +92,23 @@ def _translate(
     return Translation(graph, used, uids, tuple(dict.fromkeys(op.where for op in working)))
 
 
-def boundary_types(values: Sequence[Any], side: str, graph: str) -> list[TensorType]:
+def boundary_types(
+    values: Sequence[Any], side: str, graph: str, read: Callable[[str], TensorType | str] = tensor_type
+) -> list[TensorType]:
     """The tensor types of values that cross the border of a graph.
+
+    Args:
+        values: `ir.Value`s.
+        side: what they are, for errors.
+        graph: its name, for errors.
+        read: MLIR's text of a type → the type, or why it has none.
 
     Raises:
         NotTranslated: one has no wire form.
     """
     found: list[TensorType] = []
     for position, value in enumerate(values):
-        kind = tensor_type(str(value.type))
+        kind = read(str(value.type))
         if isinstance(kind, str):
             raise NotTranslated("graph", graph, f"{side} {position}: {kind}")
         found.append(kind)

@@ -9,7 +9,17 @@ from typing import NamedTuple
 from hipdnn_backend.offload.to_wire.views import Dims
 from hipdnn_backend.wire import DataType
 
-__all__ = ["ELEMENTS", "FLOATS", "TORCH_DTYPES", "TensorType", "compute_type", "tensor_type", "wire_type"]
+__all__ = [
+    "CARRIERS",
+    "ELEMENTS",
+    "FLOATS",
+    "TORCH_DTYPES",
+    "TensorType",
+    "carried",
+    "compute_type",
+    "tensor_type",
+    "wire_type",
+]
 
 ELEMENTS: dict[str, DataType] = {
     "f32": DataType.FLOAT,
@@ -25,6 +35,9 @@ ELEMENTS: dict[str, DataType] = {
     "f8E5M2": DataType.FP8_E5M2,
 }
 """Element type of ``!torch.vtensor`` → data type."""
+
+CARRIERS: dict[str, str] = {"si16": "f16", "ui16": "f16", "ui32": "si32", "ui64": "si64"}
+"""Integer that the wire lacks → element of the same size as which a custom operation takes and gives it."""
 
 TORCH_DTYPES: dict[int, DataType] = {
     0: DataType.UINT8,
@@ -69,6 +82,13 @@ def tensor_type(text: str) -> TensorType | str:
     if dtype is None:
         return f"{text}: the wire has no element type {match[2]}; it has {', '.join(ELEMENTS)}"
     return TensorType(tuple(map(int, sizes)), dtype)
+
+
+def carried(text: str) -> TensorType | str:
+    """As `tensor_type`, with the carrier of an integer that the wire lacks."""
+    head, comma, element = text.rpartition(",")
+    carrier = CARRIERS.get(element.rstrip(">"))
+    return tensor_type(text if carrier is None else f"{head}{comma}{carrier}>")
 
 
 def wire_type(dtype: DataType) -> DataType:

@@ -92,3 +92,17 @@ def _mean_variance(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     centred = b.op("Sub", x, b.op("ReduceMean", x, axes, keepdims=1))
     deviation = b.op("Sqrt", b.op("ReduceMean", b.op("Mul", centred, centred), axes, keepdims=1))
     return [b.op("Div", centred, b.op("Add", deviation, b.like(x, 1e-9)))]
+
+
+@rewrites("LpNormalization")
+def _lp_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Divided by the norm, by 1 where that is 0: the operator gives 0 there, torch-mlir's conversion NaN."""
+    dims, x = b.dims(node.input[0]), node.input[0]
+    if not dims:
+        return None
+    order = b.given.get("p", 2)
+    if order not in (1, 2):
+        raise b.fail("norm-order", f"p is {order}; the operator has 1 and 2")
+    axis = b.given.get("axis", -1) % len(dims)
+    norm = b.op(f"ReduceL{order}", x, b.constant([axis]), keepdims=1)
+    return [b.op("Div", x, b.op("Where", b.op("Equal", norm, b.like(x, 0)), b.like(x, 1), norm))]

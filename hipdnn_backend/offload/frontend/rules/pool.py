@@ -63,11 +63,29 @@ def _counts(window: Window, sizes: Sequence[int], result: Sequence[int], include
     return total
 
 
+def _max_padded(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Pads that differ on the two sides become a Pad with what is below every element."""
+    dims, type_ = b.dims(node.input[0]), b.type(node.input[0])
+    if dims is None or type_ is None:
+        return None
+    window = forward_window(b, dims[2:], b.given["kernel_shape"])
+    if window.begin == window.end:
+        return None
+    lowest = np.iinfo(type_.dtype).min if type_.dtype.kind in "iu" else -np.inf
+    pads = b.constant([0, 0, *window.begin, 0, 0, *window.end])
+    x = b.op("Pad", node.input[0], pads, b.like(node.input[0], lowest))
+    given = {**b.given, "auto_pad": None, "pads": None}
+    return [b.op("MaxPool", x, **given), *[""] * (len(node.output) - 1)]
+
+
 @rewrites("MaxPool")
 def _max(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Indices that nobody reads are dropped; those of 2-D pools are made of torch's, which count within a picture."""
+    """Indices that nobody reads are dropped; those of 2-D pools are made of torch's, which count within a picture.
+
+    Torch-MLIR pads one side more than the other with a float64 that float32 does not hold.
+    """
     if len(node.output) < 2 or not node.output[1]:
-        return None
+        return _max_padded(b, node)
     if not b.has_output(1):
         return [b.op("MaxPool", *node.input, **{**b.given, "storage_order": None}), ""]
     dims, result, type_ = b.dims(node.input[0]), b.dims(node.output[0]), b.type(node.output[0])
