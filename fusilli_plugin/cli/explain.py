@@ -20,8 +20,10 @@ from fusilli_plugin.cli.base import (
     progress,
 )
 from fusilli_plugin.cli.engines import engine_facts, plugins_option
+from fusilli_plugin.cli.explain_model import explain_model
 from fusilli_plugin.cli.graphs import load_wire_graph
 from fusilli_plugin.cli.inspect import document, facts
+from fusilli_plugin.cli.models import is_model
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.importers import Reading, import_graph
 from hipdnn_backend.engine import Support
@@ -40,6 +42,8 @@ __all__ = ["explain"]
 @device_option
 @click.option("--target", metavar="T", help="Answer for a device that is not here, e.g. gfx942.")
 @click.option("--preferred", metavar="ENGINE", help="As if the program preferred this engine (name or id).")
+@click.option("--dim", "dims", metavar="NAME=N", multiple=True, help="Models: size of a symbolic dim.")
+@click.option("--input", "bound", metavar="NAME=VALUE", multiple=True, help="Models: bind an input to a value.")
 @plugins_option
 @json_option
 @click.pass_context
@@ -49,23 +53,37 @@ def explain(
     device: str | None,
     target: str | None,
     preferred: str | None,
+    dims: tuple[str, ...],
+    bound: tuple[str, ...],
     plugins: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    r"""Tell which engine runs a graph, and why.
+    r"""Tell which engine runs a graph or the parts of a model, and why.
 
     Every engine that is found here (see fusilli engines) is asked. The choice follows hipDNN's rules: the preferred
     engine, HIPDNN_HEUR_CONFIG_PATH, HIPDNN_HEUR_FALLBACK_ENGINE_ORDER, then hipDNN's own order. If FUSILLI_ENGINE
     runs the graph, it is compiled and what came out is reported. With --target the answer is that of a device that
     has passed fusilli selftest, unless FUSILLI_CLAIM says which graphs to claim.
 
-    Exit code 1 if no engine runs the graph.
+    Of a model (ONNX, .mlir) each node is told: in which graph it goes to which engine, or why it is no operation of
+    hipDNN's. Nothing is compiled.
+
+    Exit code 1 if no engine runs the graph, or a node of the model.
 
     \b
     Examples:
       fusilli explain graph.json --target gfx942
+      fusilli explain model.onnx --target gfx942 --dim batch=1
       fusilli explain graph.bin --device cpu --preferred MIOPEN_ENGINE --json
     """
+    if is_model(graph_file):
+        if preferred or plugins:
+            raise click.UsageError("--preferred and --plugin are for graphs, this is a model")
+        _exclude(device, target)
+        chosen = device or Options.from_env().device
+        ctx.exit(
+            0 if explain_model(graph_file, device=chosen, target=target, dims=dims, bound=bound, as_json=as_json) else 1
+        )
     data = load_wire_graph(graph_file)
     graph = decode_graph(data)
     ours = _our_engine(device, target)
@@ -83,11 +101,15 @@ def explain(
     ctx.exit(0 if order.ids else 1)
 
 
+def _exclude(device: str | None, target: str | None) -> None:
+    if device is not None and target is not None:
+        raise click.UsageError("--device and --target exclude each other: a device has a target")
+
+
 def _our_engine(device: str | None, target: str | None) -> FusilliEngine:
     if target is None:
         return FusilliEngine(device)
-    if device is not None:
-        raise click.UsageError("--device and --target exclude each other: a device has a target")
+    _exclude(device, target)
     chosen, options = Target.parse(target), Options.from_env()
     if not options.claim:
         # What is left to others by default depends on a self-test of the device, which is not here.

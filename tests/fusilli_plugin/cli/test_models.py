@@ -225,3 +225,32 @@ def test_channels_last_between_graphs(fusilli: Fusilli, tmp_path: Path) -> None:
     assert document["ok"] is True
     assert len(document["checked"]) > 8
     assert "channels-last for" in html.read_text()
+
+
+def test_explain_tells_of_each_node_without_a_compile(fusilli: Fusilli, model: Path) -> None:
+    result = fusilli("explain", model, "--target", "gfx942", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    told = {node for group in document["groups"] for node in group["nodes"]} | set(document["absorbed"])
+    assert told == {node.name for node in PROTO.graph.node}
+    assert {group["engine"] for group in document["groups"]} == {"FUSILLI_ENGINE"}
+    assert document["target"] == "gfx942"
+    table = fusilli("explain", model, "--device", "cpu")
+    assert "hipDNN graph" in table.stdout
+    both = fusilli("explain", model, "--device", "cpu", "--target", "gfx942")
+    assert both.exit_code == 2
+    assert "exclude each other" in both.stderr
+
+
+def test_explain_of_a_node_that_hipdnn_lacks_says_why(fusilli: Fusilli, tmp_path: Path) -> None:
+    node = onnx.helper.make_node("CumSum", ["x", "axis"], ["y"], name="running")
+    axis = onnx.numpy_helper.from_array(np.array(1), "axis")
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in "xy")
+    graph = onnx.helper.make_graph([node], "sums", [x], [y], [axis])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "sums.onnx")
+    result = fusilli("explain", tmp_path / "sums.onnx", "--device", "cpu", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    (missing,) = (each for each in document["unclaimed"] if each["node"] == "running")
+    assert missing["reasons"]
+    assert document["groups"][0]["as"] == "custom operation"

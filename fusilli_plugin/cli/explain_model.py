@@ -1,0 +1,121 @@
+"""``fusilli explain MODEL``: for each node of a model, which engine takes it, or why none does; nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fusilli_plugin.cli.base import print_json, print_table, printable, progress
+from fusilli_plugin.cli.models import bound_inputs, dims_of, engines_on, targets_engines
+from hipdnn_backend.engine import Support
+
+if TYPE_CHECKING:
+    from hipdnn_backend.offload.pipeline import Partition
+
+__all__ = ["explain_model"]
+
+
+def explain_model(
+    path: Path, *, device: str, target: str | None, dims: Sequence[str], bound: Sequence[str], as_json: bool
+) -> bool:
+    """Print which nodes become which graphs.
+
+    Returns:
+        Whether an engine takes every node.
+
+    Raises:
+        OffloadError, EngineError, FusilliError, OSError: the model or the device does not serve.
+        click.UsageError: the model was saved, so its graphs are made already.
+    """
+    from hipdnn_backend.offload.package import is_package
+
+    with path.open("rb") as file:
+        saved = is_package(file.read(4))
+    if saved:
+        raise click.UsageError(f"{path} is compiled already; fusilli run {path} --report tells what it holds")
+    found, absorbed = _partition(path, device, target, dims, bound)
+    if as_json:
+        place = {"device": device} if target is None else {"target": target}
+        print_json({"model": path.name} | place | _document(found, absorbed))
+    else:
+        _print(path, found, absorbed)
+    grouped = {node for group in found.groups for node in group.nodes}
+    return all(each.node in grouped for each in found.unclaimed)
+
+
+def _partition(
+    path: Path, device: str, target: str | None, dims: Sequence[str], bound: Sequence[str]
+) -> tuple[Partition, Mapping[str, str]]:
+    from hipdnn_backend.offload.frontend import load
+    from hipdnn_backend.offload.pipeline import partition
+
+    sizes, values = dims_of(dims), bound_inputs(bound)
+    engines = engines_on(device) if target is None else next(iter(targets_engines([target]).values()))
+    with progress() as step:
+        step.say(f"reading {path.name}")
+        imported = load(path, dims=sizes, inputs=values, strict=False)
+        step.say("asking the engines")
+        return partition(imported, engines=engines), imported.absorbed
+
+
+def _document(found: Partition, absorbed: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "groups": [
+            {
+                "nodes": group.nodes,
+                "operations": group.operations,
+                "engine": group.engine,
+                "as": "custom operation" if group.custom else "hipDNN graph",
+                "declined": {name: _why(answer) for name, answer in group.declined.items()},
+            }
+            for group in found.groups
+        ],
+        "unclaimed": [
+            {
+                "node": each.node,
+                "operation": each.operation,
+                "reasons": {name: _why(answer) for name, answer in each.reasons.items()},
+            }
+            for each in found.unclaimed
+        ],
+        "absorbed": dict(absorbed),
+    }
+
+
+def _print(path: Path, found: Partition, absorbed: Mapping[str, str]) -> None:
+    rows = [
+        (
+            index,
+            printable(" + ".join(group.nodes)),
+            " + ".join(name.removeprefix("torch.aten.") for name in group.operations),
+            group.engine,
+            "custom operation" if group.custom else "hipDNN graph",
+        )
+        for index, group in enumerate(found.groups)
+    ]
+    print_table(("#", "nodes", "operations", "engine", "as"), rows, title=f"graphs of {path.name}")
+    grouped = {node for group in found.groups for node in group.nodes}
+    if found.unclaimed:
+        print_table(
+            ("node", "operation", "why it is no hipDNN operation", "what happens"),
+            [
+                (
+                    printable(each.node),
+                    each.operation.removeprefix("torch.aten."),
+                    printable("; ".join(dict.fromkeys(_why(answer) for answer in each.reasons.values()))),
+                    "sent as MLIR" if each.node in grouped else "no engine takes it",
+                )
+                for each in found.unclaimed
+            ],
+        )
+    folded = sum(1 for into in absorbed.values() if not into)
+    if absorbed:
+        click.echo(f"{folded} nodes were folded away, {len(absorbed) - folded} became part of another node")
+
+
+def _why(answer: Support) -> str:
+    node = f"node '{answer.node}': " if answer.node else ""
+    return f"{node}{answer.reason} [{answer.rule}]"
