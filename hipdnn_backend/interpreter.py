@@ -278,6 +278,8 @@ class Prepared:
 
     def _checked_feeds(self, feeds: Mapping[str, Array]) -> list[Array]:
         names = [named.name for named in self.program.inputs]
+        if not isinstance(feeds, Mapping):
+            raise InputError(f"program '{self.program.name}': feeds are a mapping of names, not {type(feeds).__name__}")
         missing = [name for name in names if name not in feeds]
         unknown = [name for name in feeds if name not in names]
         if missing or unknown:
@@ -285,10 +287,19 @@ class Prepared:
             problem += [f"{', '.join(map(repr, unknown))} is no input"] if unknown else []
             raise InputError(f"program '{self.program.name}': {'; '.join(problem)}; the inputs are {names}")
         views = self.program.views
-        return [_fitting(f"input '{each.name}'", feeds[each.name], views[each.view]) for each in self.program.inputs]
+        arrays = {  # what numpy makes of a scalar is no array, and is fed just as often
+            name: np.asarray(array) if isinstance(array, np.generic) else array for name, array in feeds.items()
+        }
+        return [_fitting(f"input '{each.name}'", arrays[each.name], views[each.view]) for each in self.program.inputs]
 
     def _checked_results(self, results: Mapping[str, Array] | None) -> dict[str, Array]:
         made: dict[str, Array] = {}
+        names = [named.name for named in self.program.outputs]
+        unknown = [name for name in results or () if name not in names]
+        if unknown:
+            raise InputError(
+                f"program '{self.program.name}': {', '.join(map(repr, unknown))} is no output; the outputs are {names}"
+            )
         for named in self.program.outputs:
             view = self.program.views[named.view]
             if results is None or named.name not in results:

@@ -406,6 +406,9 @@ def _values(op: Any, dims: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
             narrow = dtype.startswith(("bfloat16", "float8"))
             found = _from_text(str(attribute), wanted) if narrow else np.array(attribute)
             return np.broadcast_to(found.reshape(dims) if found.size != 1 else found, dims).astype(wanted).copy()
+    except MemoryError as error:
+        nbytes = _product(dims) * wanted.itemsize
+        raise LoweringError(str(op.location), f"there is no memory for a constant of {nbytes} bytes") from error
     except (ValueError, TypeError, RuntimeError) as error:
         raise LoweringError(str(op.location), f"the values of a memref.global cannot be read: {error}") from error
     raise LoweringError(str(op.location), f"a memref.global without values, or of a kind not known: {attribute}"[:300])

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import struct
 import zipfile
 import zlib
@@ -82,7 +83,7 @@ def is_package(start: bytes) -> bool:
 
 
 def save_package(path: str | os.PathLike[str], name: str, variants: Sequence[Variant]) -> None:
-    """Write a model; a file that was there stays if that fails.
+    """Write a model; a file that was there stays if that fails. A device or pipe is written to, not replaced.
 
     Args:
         path: of the file.
@@ -96,6 +97,10 @@ def save_package(path: str | os.PathLike[str], name: str, variants: Sequence[Var
     targets = [variant.target for variant in variants]
     if len(set(targets)) != len(targets):
         raise PackageError(f"model '{name}' has two variants for one target among {targets}")
+    if _is_special(path):
+        with open(path, "wb") as file:
+            _write(file, name, variants)
+        return
     final = Path(os.path.realpath(path))
     temporary = final.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
@@ -107,6 +112,14 @@ def save_package(path: str | os.PathLike[str], name: str, variants: Sequence[Var
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names something that is no regular file: a file in its place would be the end of a device."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return not os.fspath(path)  # "" would mean the folder that we are in
 
 
 def _write(file: BinaryIO, name: str, variants: Sequence[Variant]) -> None:

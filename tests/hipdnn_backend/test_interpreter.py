@@ -161,10 +161,13 @@ def test_threads_take_turns() -> None:
         ({"x": X, "v": X}, "'v' is no input"),
         ({"x": X[:1]}, r"input 'x': expected dims \(2, 3\), got \(1, 3\)"),
         ({"x": X.astype(np.float64)}, "input 'x': expected type float32, got float64; use astype"),
+        ([X], "program 'two': feeds are a mapping of names, not list"),
+        (None, "program 'two': feeds are a mapping of names, not NoneType"),
+        ({"x": X[0, 0]}, r"input 'x': expected dims \(2, 3\), got \(\)"),
         ({"x": [[1]]}, "input 'x': a numpy array is needed, got list"),
     ],
 )
-def test_wrong_feeds(feeds: dict[str, Any], message: str) -> None:
+def test_wrong_feeds(feeds: Any, message: str) -> None:
     made = plans()
     with pytest.raises(InputError, match=message):
         prepare(program(), made, GuardedMemory(), {"w": W}).run(feeds)
@@ -174,6 +177,8 @@ def test_wrong_feeds(feeds: dict[str, Any], message: str) -> None:
 def test_wrong_results_constants_and_plans() -> None:
     with pytest.raises(InputError, match="output 'y': a writable C-contiguous"):
         prepare(program(), plans(), GuardedMemory(), {"w": W}).run({"x": X}, {"y": np.asfortranarray(X)})
+    with pytest.raises(InputError, match=r"'q' is no output; the outputs are \['y', 'z'\]"):
+        prepare(program(), plans(), GuardedMemory(), {"w": W}).run({"x": X}, {"q": X})
     with pytest.raises(InputError, match="the constant 'w' is missing"):
         prepare(program(), plans(), GuardedMemory(), {})
     with pytest.raises(InputError, match=r"constant 'w': expected dims \(2, 3\), got \(3, 2\)"):

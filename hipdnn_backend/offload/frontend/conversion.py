@@ -11,7 +11,7 @@ import onnx
 
 from hipdnn_backend.offload._mlir import PassManager, ir, onnx_importer
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.frontend.graph import Graph
+from hipdnn_backend.offload.frontend.graph import Graph, subgraphs
 from hipdnn_backend.offload.frontend.torch_ops import insert_torch_ops
 from hipdnn_backend.offload.frontend.weights import needs_constant
 
@@ -86,6 +86,11 @@ def _check_elements(graph: Graph) -> None:
                 kind = onnx.TensorProto.DataType.Name(type_.element)
                 reason = f"{node.op_type}: {name!r} has elements of type {kind}, which the torch dialect lacks"
                 raise ModelError(node.name, "element-type", reason)
+    for name in [*graph.inputs, *(output.value for output in graph.outputs)]:  # no node may be left that reads it
+        type_ = graph.type(name)
+        if type_ is not None and type_.element not in _ELEMENTS:
+            kind = onnx.TensorProto.DataType.Name(type_.element)
+            raise ModelError(name, "element-type", f"its elements are of type {kind}, which the torch dialect lacks")
 
 
 def clean(module: Any) -> None:
@@ -164,6 +169,11 @@ def unknown_type(graph: Graph, output: str) -> ModelError:
         operand = needs_constant(graph, node)
         if operand in graph.inputs:
             return control_input(node, operand or "")
+        if any(True for _ in subgraphs(node)):
+            return ModelError(node.name, "control-flow", f"{node.op_type} makes {output!r} and cannot be unrolled here")
+        if node.domain:
+            reason = f"{node.domain}.{node.op_type} is not known here, so neither are the dims of {output!r}"
+            return ModelError(node.name, "static-dims", reason)
         what = f"{operand!r}, which a run computes, decides" if operand else "values that only a run knows decide"
         return ModelError(node.name, "static-dims", f"{node.op_type}: {what} the dims of its result, so of {output!r}")
     return ModelError(output, "static-dims", "the type of this result is not known before a run")

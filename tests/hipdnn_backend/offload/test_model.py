@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 from fusilli_plugin.engine import FusilliEngine
 from hipdnn_backend.interpreter import InputError
 from hipdnn_backend.offload import Model, compile_model, load
+from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.package import Package, PackageError, save_package
 from iree_bridge import Options
 from iree_bridge.options import CompileMode
@@ -150,6 +151,31 @@ def test_results_that_no_graph_writes(model: onnx.ModelProto, expected: dict[str
     assert list(results) == list(expected)
     for name, array in expected.items():
         np.testing.assert_array_equal(results[name], array)
+
+
+@pytest.mark.parametrize("operator", ["Gather", "ScatterND"])
+def test_no_position_reaches_outside_of_a_tensor(operator: str) -> None:
+    names = ["x", "i"] if operator == "Gather" else ["x", "i", "u"]
+    model = _small({"y": (1, 3) if operator == "Gather" else (2, 3)}, helper.make_node(operator, names, ["y"], "take"))
+    dims = (1,) if operator == "Gather" else (1, 1)
+    model.graph.input.append(helper.make_tensor_value_info("i", onnx.TensorProto.INT64, dims))
+    feeds: dict[str, Any] = {"x": X}
+    if operator == "ScatterND":
+        model.graph.input.append(helper.make_tensor_value_info("u", onnx.TensorProto.FLOAT, (1, 3)))
+        feeds["u"] = np.full((1, 3), 7, np.float32)
+    with load(model, device="cpu", engines=[FusilliEngine("cpu")]) as loaded:
+        for position, row in ((10**11, 1), (2, 1), (1, 1), (-1, 1), (-2, 0), (-(10**11), 0)):
+            expected = X[[row]] if operator == "Gather" else np.where(np.arange(2)[:, None] == row, feeds["u"], X)
+            results = loaded.run(feeds | {"i": np.full(dims, position, np.int64)})
+            np.testing.assert_array_equal(results["y"], expected)
+
+
+def test_a_constant_that_no_memory_holds() -> None:
+    node = helper.make_node("ConstantOfShape", ["n"], ["y"], name="huge")
+    model = _small({"y": (1 << 46,)}, node)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1 << 46]), "n"))
+    with pytest.raises(OffloadError, match=f"no memory for a constant of {1 << 48} bytes"):
+        load(model, device="cpu", engines=[FusilliEngine("cpu")])
 
 
 def test_one_file_for_several_targets(tmp_path: Path) -> None:

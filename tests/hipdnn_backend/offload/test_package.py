@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
+import stat
+import threading
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -124,6 +127,19 @@ def test_a_full_disk_leaves_the_old_file(saved: Path, monkeypatch: pytest.Monkey
         save_package(saved, "two", [variant()])
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    save_package(pipe, "two", [variant()])
+    reader.join(10)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    (tmp_path / "file").write_bytes(received[0])
+    assert Package.open(tmp_path / "file").variant(variant().target).program == variant().program
 
 
 # ---- damage

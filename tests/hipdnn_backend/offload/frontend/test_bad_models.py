@@ -50,6 +50,9 @@ _CASES: dict[str, tuple[onnx.ModelProto, str, str, str]] = {
     "unknown domain": (
         _model(_node("Frobnicate", "x", "y", "odd", domain="acme")), "odd", "static-dims", "Frobnicate",
     ),
+    "unknown domain of a known name": (
+        _model(_node("Relu", "x", "y", "odd", domain="acme")), "odd", "static-dims", r"acme\.Relu is not known here",
+    ),
     "unknown attribute": (_model(_node("Relu", "x", "y", "odd", slope=1.0)), "odd", "checker", "slope"),
     "wrong shapes": (
         _model(_node("MatMul", "x w", "y", "product"), constants={"w": np.ones((4, 5), np.float32)}),
@@ -78,6 +81,15 @@ def test_an_error_names_the_node(case: str) -> None:
     with pytest.raises(ModelError, match=reason) as caught:
         load(model)
     assert (caught.value.node, caught.value.rule) == (node, rule)
+
+
+def test_strings_that_no_node_reads() -> None:
+    model = _model(_node("Identity", "x", "y"))
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.STRING
+    with pytest.raises(ModelError, match="elements are of type STRING, which the torch dialect lacks") as caught:
+        load(model)
+    assert (caught.value.node, caught.value.rule) == ("x", "element-type")
 
 
 def test_what_no_result_needs_is_not_converted() -> None:
