@@ -27,7 +27,7 @@ help:
 	@echo "make test-full  all tests; writes docs/support.json and its table in the README"
 	@echo "make lint       ruff, ruff format, pyright"
 	@echo "make format     let ruff rewrite what it can"
-	@echo "make bench      latencies next to the native compiler"
+	@echo "make bench      latencies next to the native compiler; memory and times of whole models"
 	@echo "make wheel      dist/fusilli_plugin-*.whl"
 	@echo "make clean      remove build products (distclean: .venv too)"
 
@@ -50,7 +50,7 @@ format: $(VENV)/.installed-dev
 	@$(PY) -m ruff format .
 
 bench: $(VENV)/.installed-dev
-	@$(PY) -m fusilli_plugin.checks.bench $(ARGS)
+	@$(PY) -m fusilli_plugin.checks.bench --models $(ARGS)
 
 wheel: $(PY)
 	@rm -rf build

@@ -15,6 +15,7 @@ from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep import context, devices, dump, report
 from fusilli_plugin.ort_ep.abi import NAME, Api, OrtError, c_text
 from fusilli_plugin.ort_ep.engines import engines_for
+from fusilli_plugin.ort_ep.flops import node_flops
 from fusilli_plugin.ort_ep.graphs import Dim, Graph, attributes_of, boundary, model_of, node_name, read, values_of
 from fusilli_plugin.ort_ep.groups import Role, group
 from fusilli_plugin.ort_ep.nodes import CompiledNode
@@ -302,6 +303,7 @@ class Provider:
                     group=number,
                     engine=verdict.engine if number or verdict.role is Role.CORE else "",
                     reason="" if number else verdict.reason or _left_out(verdict.role),
+                    flops=node_flops(graph, node),
                 )
             )
 

@@ -31,6 +31,7 @@ class NodeReport:
         group: number of the compiled group, from 1 on; 0 if the node stays with ONNX Runtime.
         engine: that takes it; "" if none does, or if nothing runs for it.
         reason: why it is not claimed; "" if it is.
+        flops: of one run, an estimate; see `node_flops`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class NodeReport:
     group: int
     engine: str
     reason: str
+    flops: int = 0
 
     @property
     def label(self) -> str:
@@ -82,8 +84,17 @@ class Report:
         """Number of compiled groups."""
         return len({node.group for node in self.nodes} - {0})
 
+    @property
+    def claimed_flops(self) -> float:
+        """Share of the floating-point operations that the engines do, 0 to 1; 0 if there are none."""
+        total = sum(node.flops for node in self.nodes)
+        return sum(node.flops for node in self.nodes if node.group) / total if total else 0.0
+
     def __str__(self) -> str:
-        lines = [f"{NAME} on {self.device}: {self.claimed} of {len(self.nodes)} nodes in {self.groups} groups"]
+        lines = [
+            f"{NAME} on {self.device}: {self.claimed} of {len(self.nodes)} nodes in {self.groups} groups, "
+            f"{100 * self.claimed_flops:.1f} % of the operations"
+        ]
         lines += [f"  {node.label}: {node.place}" for node in self.nodes]
         lines += [f"  problem: {problem}" for problem in self.problems]
         return "\n".join(lines)

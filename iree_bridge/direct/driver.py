@@ -38,6 +38,7 @@ _FUNCTIONS: Final = (
 HOST_TO_DEVICE: Final = 1
 DEVICE_TO_HOST: Final = 2
 DEVICE_TO_DEVICE: Final = 3
+_CAPTURE_IMPLICIT: Final = 906  # of the null stream, while another stream of the process is captured
 
 
 class Hip:
@@ -55,6 +56,9 @@ class Hip:
         except AttributeError as error:
             raise ExecutionError(f"{path} is no HIP runtime of this time: {error}; update ROCm") from error
         self._error_name.restype = ctypes.c_char_p
+        self._is_capturing: Any = getattr(library, "hipStreamIsCapturing", None)  # old runtimes cannot tell
+        if self._is_capturing is not None:
+            self._is_capturing.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)  # tells type checkers that the functions above are attributes
@@ -77,6 +81,14 @@ class Hip:
         """Raise RuntimeError, as IREE does, unless ``error`` is hipSuccess."""
         if error:
             raise RuntimeError(f"{what} failed with {self.error_name(error)}")
+
+    def is_capturing(self, stream: int | None) -> bool:
+        """Whether work on a stream would go into a graph that is being captured; None is the null stream."""
+        if self._is_capturing is None:
+            return False
+        status = ctypes.c_int()
+        error = self._is_capturing(stream or None, ctypes.byref(status))
+        return error == _CAPTURE_IMPLICIT or (error == 0 and status.value != 0)
 
     def error_name(self, error: int) -> str:
         """HIP's name of an error number."""

@@ -59,7 +59,8 @@ class Executable:
             flops: floating-point operations of one run, if known; decides whether ``cpu`` uses its thread pool.
 
         Raises:
-            ExecutionError: the device is not there, or the code does not load on it.
+            ExecutionError: the device is not there, or the code does not load on it; or IREE's driver would launch it
+                on a HIP stream that is being captured.
         """
         arguments = Arguments(*arguments)
         self._setup(arguments, load_module(code), code, device, _cpu_driver(arguments, flops))
@@ -84,6 +85,7 @@ class Executable:
         self._load()
 
     def _load(self) -> None:
+        self._in_driver = False
         self._program = self._direct_program() or self._hal_program()
         self._pool = LanePool(self._program)
         # Threads and GPU contexts do not survive a fork; a driver that works in the calling thread does.
@@ -92,7 +94,22 @@ class Executable:
 
     def _hal_program(self) -> Program:
         driver = inherited_driver(self.device.driver or self._cpu_driver) if self.device.kind == "cpu" else None
+        if self.device.kind == "hip":
+            self._in_driver = True
+            self._refuse_capture()
         return Program(self._module, self.device, driver, self._arguments, self.workspace_size)
+
+    def _refuse_capture(self) -> None:
+        """IREE's HIP driver asks for events in a thread of its own, which ends a capture and then the process."""
+        from iree_bridge.direct.driver import Hip  # HIP only
+
+        self.device.enter()
+        if Hip.get().is_capturing(self.device.stream):
+            names = ", ".join(f"'{tensor.name}'" for tensor in self.outputs)
+            raise ExecutionError(
+                f"the launch that computes {names} cannot be captured into a HIP graph: IREE's driver makes it, since "
+                f"it cannot be recorded or '{self.device}' asks for the driver; run it outside the capture"
+            )
 
     def _direct_program(self) -> DirectProgram | None:
         """On HIP: launches without IREE's driver, if what the code does can be recorded."""
@@ -246,6 +263,8 @@ class Executable:
             with self._lock:
                 if self._is_stale():
                     self._load()
+        if self._in_driver:
+            self._refuse_capture()
         if self._program.waits:
             self.device.wait_for_caller()
 
@@ -315,7 +334,7 @@ def _bound_launch(executable: Executable, key: Key) -> Callable[[], None]:
     if executable._pid is None:
         return launch
     program = executable._program
-    waits = program.waits
+    waits = program.waits or executable._in_driver
 
     def checked_launch() -> None:
         nonlocal program

@@ -122,6 +122,11 @@ def test_what_cannot_be_recorded_goes_to_irees_driver(library: Path) -> None:
 
 
 @pytest.mark.iree_cpu
+def test_irees_driver_refuses_a_stream_that_is_captured(library: Path) -> None:
+    scenario("captured_driver", library)
+
+
+@pytest.mark.iree_cpu
 def test_launches_that_overlap_have_workspaces_of_their_own(library: Path) -> None:
     scenario("threads", library, SCENARIO_CHAIN=str(vmfb.compiled(vmfb.CHAIN, "gfx942")))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fusilli_plugin.checks import bench
+from fusilli_plugin.checks.bench import models
 from graph_api import FusilliError
 from iree_bridge.versions import iree_version
 
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--target", action="append", help="compile for this one; may be repeated (default: cpu, gfx942)"
     )
+    parser.add_argument(
+        "--models", action="store_true", help="also load whole models, with a cold and a warm cache (minutes)"
+    )
     given = parser.parse_args(arguments)
     if given.rounds < 1 or given.calls < 1:
         parser.error("--rounds and --calls must be at least 1")
@@ -43,17 +47,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("the machine is busy: times are too long, and ratios less certain")
     try:
         found = bench.measure(rounds=given.rounds, calls=given.calls, targets=given.target or bench.TARGETS)
+        loaded = models.measure() if given.models else []
     except FusilliError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     print("\n".join(bench.report(found)))
+    if loaded:
+        print("\n".join(("", *models.report(loaded), "")))
     missed = [m.name for m in found if not m.met and not m.skipped]
+    missed += [name for row in loaded for name in row.missed]
     print(f"missed: {', '.join(missed)}" if missed else "all goals are met")
     if given.json is not None:
         rows = [asdict(m) | {"median": m.median, "value": m.value, "met": m.met} for m in found]
         for row in rows:  # JSON knows no NaN
             row.update((key, None) for key in ("median", "value") if not row["samples"])
-        given.json.write_text(json.dumps({"machine": machine, "measurements": rows}, indent=1) + "\n", encoding="utf-8")
+        document = {"machine": machine, "measurements": rows, "models": [asdict(row) for row in loaded]}
+        given.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fusilli_plugin.build import BuildError
 from fusilli_plugin.checks import bench
-from fusilli_plugin.checks.bench import Measurement, edge, native_compiler, report
+from fusilli_plugin.checks.bench import Measurement, edge, models, native_compiler, report
 from fusilli_plugin.checks.bench.__main__ import main
 from fusilli_plugin.checks.bench.edge import Edge
 from graph_api import FusilliError
@@ -58,6 +58,35 @@ def test_a_missed_goal_is_said_and_is_no_error(
     assert data["measurements"][0]["native"] == [1.0, 1.1, 1.05]
     assert data["measurements"][4]["median"] is None
     assert set(data["machine"]) == {"iree", "python", "machine", "cpus", "load"}
+
+
+def test_a_model_with_a_cold_and_a_warm_cache() -> None:
+    (row,) = models.measure(["mlp"])
+    for seen in (row.cold, row.warm):
+        assert seen.lower_bound <= seen.arena <= seen.naive
+        assert seen.read + seen.passes + seen.compile <= seen.ready
+    assert row.warm.compile < row.cold.compile
+    header, line = models.report([row])
+    assert header.split()[:5] == ["model", "graphs", "arena", "naive", "bound"]
+    assert line.split()[:2] == ["mlp", str(row.warm.graphs)]
+    assert not row.missed
+
+
+def test_goals_of_models() -> None:
+    good = models.Loaded(0.5, 0.5, 0.9, 0.5, 2.9, arena=104, naive=300, lower_bound=100, graphs=1)
+    slow = models.Loaded(0.5, 0.5, 1.1, 0.5, 3.1, arena=106, naive=300, lower_bound=100, graphs=1)
+    assert models.ModelRow("resnet50", slow, good).missed == ()
+    assert models.ModelRow("resnet50", good, slow).missed == (
+        "resnet50 ready", "resnet50 passes", "resnet50 arena",
+    )  # fmt: skip
+    assert models.ModelRow("unet", good, slow).missed == ("unet arena",)
+
+
+def test_a_model_that_does_not_load_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"no model")
+    with pytest.raises(FusilliError, match=r"broken\.onnx does not load"):
+        models._in_new_process(path, tmp_path / "cache")
 
 
 def test_what_cannot_be_measured_is_an_error(

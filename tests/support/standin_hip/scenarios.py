@@ -343,6 +343,27 @@ def unrecordable(hip: Standin, library: Path, code: Path) -> None:
     assert {event.stream for event in hip.take("launch")} == {STREAM}
 
 
+def captured_driver(hip: Standin, library: Path, code: Path) -> None:
+    """What IREE's driver would launch is refused while its stream is captured, and works before and after."""
+    hip.play(play_add)
+    y, a, b = pointers(hip)
+    executable = load(code, "hip-iree", STREAM)
+    bound = executable.bind_pointers((y, a, b))
+    bound()
+    hip.take()
+    message = "computes 'y' cannot be captured into a HIP graph: IREE's driver makes it"
+    with hip.capture(STREAM):
+        expect(message, lambda: executable.run_pointers((y, a, b)))
+        expect(message, bound)
+        expect(message, lambda: load(code, "hip-iree", STREAM))
+        expect(message, lambda: executable.on_stream(None).run_pointers((y, a, b)))
+    assert not hip.take("launch", "event_record", "event_query", "module_load"), "it reached the driver"
+    for launch in (bound, lambda: executable.run_pointers((y, a, b))):
+        floats(y)[:] = -1
+        launch()
+        np.testing.assert_array_equal(floats(y), np.arange(16) + 10)
+
+
 def threads(hip: Standin, library: Path, code: Path) -> None:
     """Launches that overlap have workspaces of their own, so that one never sees the temporaries of another."""
     chain = Path(os.environ["SCENARIO_CHAIN"])
