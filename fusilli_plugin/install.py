@@ -6,7 +6,12 @@ An installed plugin derives its Python from its own path. Editable installs, sou
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
+import secrets
+import shlex
+import stat
 import sys
 import sysconfig
 import tempfile
@@ -17,11 +22,13 @@ from typing import Final
 
 from fusilli_plugin.build import LIBRARY, BuildError, compile_shim, is_current
 from graph_api import FusilliError
+from hipdnn_backend.search import ENGINES, backend_candidates, find_backend_library
 
 __all__ = [
     "InstallError",
     "Place",
-    "default_engine_folder",
+    "engine_folder",
+    "is_ours",
     "link_plugin",
     "merged_folder",
     "plugin_dir",
@@ -29,12 +36,14 @@ __all__ = [
 ]
 
 _PACKAGE: Final = Path(__file__).resolve().parent
-_ENGINES: Final = Path("hipdnn_plugins", "engines")
-_ROCM: Final = Path("/opt/rocm/lib")
+_LOG: Final = logging.getLogger(__name__)
+# What the shim starts in Python; no other library names it.
+_MARK: Final = b"fusilli_plugin/_boot.py"
+_MAX_LIBRARY: Final = 16 << 20
 
 
 class InstallError(FusilliError):
-    """The plugin could not be put in place; the message has the command that would do it."""
+    """The plugin could not be put in place; the message says why, and what would do it."""
 
 
 @dataclass(frozen=True)
@@ -124,55 +133,130 @@ def write_sidecar(library: Path, place: Place) -> Path:
 def link_plugin(into: Path) -> Path:
     """Put a link to the plugin into a folder of hipDNN's; returns the link.
 
+    A link of that name and a copy of this plugin are replaced, in one step; another file stays.
+
     Raises:
-        InstallError: the folder cannot be written; the message has the command.
+        InstallError: something else has the plugin's name there, or the folder cannot be written; the message then has
+            the command.
     """
     target = plugin_dir() / LIBRARY.name
     link = into / LIBRARY.name
-    command = f"sudo mkdir -p '{into}' && sudo ln -sfn '{target}' '{link}'"
+    _refuse_foreign(link)
+    folder, source, name = (shlex.quote(str(path)) for path in (into, target, link))
     try:
         into.mkdir(parents=True, exist_ok=True)
-        if link.is_symlink() or link.exists():
-            if link.resolve() == target.resolve():
-                return link
-            link.unlink()
-        link.symlink_to(target)
+        _place_link(link, target)
     except OSError as error:
-        raise InstallError(f"{into} cannot be written ({error.strerror}); run: {command}") from error
+        raise InstallError(
+            f"{into} cannot be written ({error.strerror}); run: sudo mkdir -p {folder} && sudo ln -sfn {source} {name}"
+        ) from error
     return link
 
 
-def merged_folder(others: Sequence[Path], into: Path) -> Path:
-    """A folder with links to our plugin and to those of other folders: ``HIPDNN_PLUGIN_DIR`` takes one folder only.
+def _refuse_foreign(link: Path) -> None:
+    if not link.is_symlink() and link.exists() and not is_ours(link):
+        raise InstallError(
+            f"{link} is not this plugin, so it stays; move it away, or name another folder with --into DIR"
+        )
+
+
+def is_ours(library: Path) -> bool:
+    """Whether a file is a build of this plugin, of any version."""
+    if not library.is_file():
+        return False
+    try:
+        with library.open("rb") as file:
+            return file.read(4) == b"\x7fELF" and _MARK in file.read(_MAX_LIBRARY)
+    except OSError:
+        return False
+
+
+def _place_link(link: Path, target: Path) -> None:
+    """Make ``link`` lead to ``target`` in one step; what was there is replaced.
 
     Raises:
-        InstallError: a folder cannot be read or written.
+        OSError: the folder cannot be written.
     """
+    if link.is_symlink() and os.readlink(link) == str(target):
+        return
+    temporary = link.with_name(f".{link.name}.{secrets.token_hex(8)}")
+    temporary.symlink_to(target)
     try:
-        into.mkdir(parents=True, exist_ok=True)
-        for old in into.glob("*.so"):
-            if old.is_symlink():
-                old.unlink()
-        for folder in others:
-            for library in sorted(folder.iterdir()):
-                if library.suffix == ".so" and library.is_file():
-                    (into / library.name).symlink_to(library.resolve())
-        link_plugin(into)
+        os.replace(temporary, link)
+    except OSError:
+        temporary.unlink()
+        raise
+
+
+def merged_folder(others: Sequence[Path], root: Path) -> Path:
+    """A folder with links to our plugin and to those of other folders: ``HIPDNN_PLUGIN_DIR`` takes one folder only.
+
+    Each set of plugins has a folder of its own below ``root``, named after what it links, so that one that was handed
+    out stays as it is. Any number of processes may ask at the same time.
+
+    Raises:
+        InstallError: a folder cannot be read, written or trusted, or two folders have different plugins of one name.
+    """
+    links = {LIBRARY.name: plugin_dir() / LIBRARY.name} | _plugins_of(others)
+    listed = "".join(f"{name}\0{target}\0" for name, target in sorted(links.items()))
+    folder = root / hashlib.sha256(os.fsencode(listed)).hexdigest()[:16]
+    try:
+        root.parent.parent.mkdir(parents=True, exist_ok=True)
+        for private in (root.parent, root, folder):
+            private.mkdir(mode=0o700, exist_ok=True)
+            _require_private(private)
+        # Links that are right already are not touched, so this also mends a folder that lost some.
+        for name, target in links.items():
+            _place_link(folder / name, target)
     except OSError as error:
-        raise InstallError(f"the plugins cannot be linked into {into}: {error}") from error
-    return into
+        raise InstallError(f"the plugins cannot be linked into {folder}: {error}") from error
+    return folder
 
 
-def default_engine_folder() -> Path:
-    """Where the hipDNN of this machine looks for plugins: beside its library."""
-    folders = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
-    rocm = os.environ.get("ROCM_PATH")
-    folders += [Path(rocm, "lib")] if rocm else []
-    for folder in (*folders, _ROCM):
-        library = folder / "libhipdnn_backend.so"
-        if library.exists():
-            return library.resolve().parent / _ENGINES
-    return _ROCM / _ENGINES
+def _plugins_of(folders: Sequence[Path]) -> dict[str, Path]:
+    """Name and file of each plugin in the folders; one of our name is left out, ours takes its place."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        try:
+            libraries = [path for path in sorted(folder.iterdir()) if path.suffix == ".so" and path.is_file()]
+        except OSError as error:
+            raise InstallError(f"{folder} cannot be read: {error.strerror}") from error
+        for library in libraries:
+            target = library.resolve()
+            if library.name == LIBRARY.name:
+                if not is_ours(target):
+                    _LOG.warning("%s is left out: it is another plugin with this one's name", library)
+            elif found.setdefault(library.name, target) != target:
+                raise InstallError(
+                    f"{found[library.name]} and {target} have one name, and a folder holds one of them; leave one out"
+                )
+    return found
+
+
+def _require_private(folder: Path) -> None:
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InstallError(
+            f"{folder} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}: hipDNN would load "
+            "what others put there; make it yours alone (chown, chmod 700), or name another folder in FUSILLI_CACHE_DIR"
+        )
+
+
+def engine_folder() -> Path:
+    """Where the hipDNN of this machine looks for plugins: beside its library.
+
+    Raises:
+        InstallError: there is no hipDNN; the message says where it was looked for.
+    """
+    backend = find_backend_library()
+    if backend is not None and backend.is_file():
+        return backend.resolve().parent / ENGINES
+    named = [f"{backend} (HIPDNN_BACKEND_LIBRARY)"] if backend is not None else []
+    looked = named or list(dict.fromkeys(str(path) for path in backend_candidates(os.environ)))
+    raise InstallError(
+        f"no hipDNN was found on this machine; looked for {', '.join(looked)}. Name the folder of its engine plugins "
+        "with --into DIR, or its library in HIPDNN_BACKEND_LIBRARY"
+    )
 
 
 def _libpython() -> str:

@@ -17,16 +17,18 @@ from typing import Final
 
 __all__ = [
     "BACKEND_LIBRARY",
+    "ENGINES",
     "LoadingMode",
     "PluginFiles",
     "Problem",
+    "backend_candidates",
     "find_backend_library",
     "find_plugin_files",
     "mapped_files",
 ]
 
 BACKEND_LIBRARY: Final = "libhipdnn_backend.so"
-_ENGINES: Final = Path("hipdnn_plugins", "engines")
+ENGINES: Final = Path("hipdnn_plugins", "engines")
 _SYSTEM_FOLDERS: Final = ("/opt/rocm/lib", "/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
 
 
@@ -79,10 +81,11 @@ def find_backend_library(environ: Mapping[str, str] | None = None) -> Path | Non
     named = environ.get("HIPDNN_BACKEND_LIBRARY")
     if named:
         return Path(named)  # the user's word: that it is missing shows when it is loaded
-    return next((path for path in _backend_candidates(environ) if path.is_file()), None)
+    return next((path for path in backend_candidates(environ) if path.is_file()), None)
 
 
-def _backend_candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+def backend_candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Where hipDNN's library may be if ``HIPDNN_BACKEND_LIBRARY`` does not name it, best first."""
     folder = environ.get("HIPDNN_BACKEND_LIBRARY_PATH", "")
     if os.path.isabs(folder):
         yield Path(folder, BACKEND_LIBRARY)
@@ -152,7 +155,7 @@ def _default(environ: Mapping[str, str], root: Path | None, problems: list[Probl
         problems.append(Problem("HIPDNN_PLUGIN_DIR", "it is ignored in a process with another user's rights"))
     elif named:
         return [Path(named)]
-    return [root / _ENGINES] if root is not None and (root / _ENGINES).is_dir() else []
+    return [root / ENGINES] if root is not None and (root / ENGINES).is_dir() else []
 
 
 def _is_privileged() -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from fusilli_plugin.cli.base import command
-from fusilli_plugin.install import default_engine_folder, link_plugin, merged_folder, plugin_dir
+from fusilli_plugin.install import engine_folder, link_plugin, merged_folder, plugin_dir
 from iree_bridge import Options
 
 __all__ = ["install_plugin", "show_plugin_dir"]
@@ -16,20 +17,27 @@ _FOLDER = click.Path(path_type=Path)
 
 
 @command("install-plugin")
-@click.option("--into", type=_FOLDER, metavar="DIR", help="hipDNN's folder of engine plugins; default: where it looks.")
+@click.option(
+    "--into", type=_FOLDER, metavar="DIR", help="A folder of engine plugins; default: the one beside hipDNN's library."
+)
 def install_plugin(into: Path | None) -> None:
     r"""Link the plugin beside hipDNN's other engines.
 
     Every program that uses hipDNN has FUSILLI_ENGINE among its engines from then on. Where the folder
-    cannot be written, the command that does it is printed.
+    cannot be written, the command that does it is printed. Without hipDNN there is none, and --into is needed.
 
     \b
     Examples:
       fusilli install-plugin
       fusilli install-plugin --into ~/engines && export HIPDNN_PLUGIN_DIR=~/engines
     """
-    link = link_plugin(into or default_engine_folder())
+    link = link_plugin(into or engine_folder())
     click.echo(f"{link} -> {link.resolve()}")
+    named = os.environ.get("HIPDNN_PLUGIN_DIR")
+    if named and Path(named).resolve() != link.parent.resolve():
+        click.echo(
+            f"note: HIPDNN_PLUGIN_DIR={named} is set here; programs that have it load plugins from there only", err=True
+        )
 
 
 @command("plugin-dir")
@@ -40,7 +48,7 @@ def show_plugin_dir(others: tuple[Path, ...]) -> None:
     r"""Print the folder with the plugin.
 
     HIPDNN_PLUGIN_DIR names one folder and replaces hipDNN's own. With --with the folder printed holds
-    links to this plugin and to those of the other folders.
+    links to this plugin and to those of the other folders; each set of plugins has a folder that stays.
 
     \b
     Examples:

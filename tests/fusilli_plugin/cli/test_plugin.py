@@ -57,6 +57,25 @@ def test_what_cannot_be_installed_is_told_with_the_command(fusilli: Fusilli, lib
     assert "sudo ln -sfn" in result.output
 
 
+def test_without_hipdnn_a_folder_has_to_be_named(
+    fusilli: Fusilli, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HIPDNN_BACKEND_LIBRARY", str(tmp_path / "rocm" / "lib" / "libhipdnn_backend.so"))
+    result = fusilli("install-plugin")
+    assert result.exit_code == 2
+    assert "no hipDNN was found on this machine" in result.stderr
+    assert "--into DIR" in result.stderr
+    assert not (tmp_path / "rocm").exists()
+
+
+def test_a_plugin_folder_that_is_named_elsewhere_is_noted(
+    fusilli: Fusilli, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HIPDNN_PLUGIN_DIR", str(tmp_path / "elsewhere"))
+    assert "load plugins from there only" in fusilli("install-plugin", "--into", tmp_path / "engines").stderr
+    assert fusilli("install-plugin", "--into", tmp_path / "elsewhere").stderr == ""
+
+
 @pytest.mark.iree_cpu
 def test_a_selftest_is_remembered(fusilli: Fusilli, cold_cache: Path) -> None:
     result = fusilli("selftest", "--device", "cpu", "--release")

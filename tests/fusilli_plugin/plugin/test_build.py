@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from fusilli_plugin import build, install
 from fusilli_plugin._link import ffi
 from fusilli_plugin.attach import _INTERRUPTED, ABI
 from fusilli_plugin.install import InstallError, Place
+from hipdnn_backend import search
 from hipdnn_backend.plugin_abi import OPTIONAL, REQUIRED
 
 
@@ -138,27 +142,117 @@ def test_a_folder_that_cannot_be_written_gives_the_command(library: Path, tmp_pa
         install.link_plugin(tmp_path / "engines")
 
 
-def test_a_file_in_the_way_gives_the_command(library: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_gives_the_command(library: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InstallError, match=r"sudo mkdir -p .* && sudo ln -sfn"):
-        install.link_plugin(tmp_path / "file")
+    # not even root makes folders in /proc
+    for folder in (tmp_path / "file", Path("/proc/it's here")):
+        with pytest.raises(InstallError, match="cannot be written") as caught:
+            install.link_plugin(folder)
+        command = str(caught.value).partition("run: ")[2]
+        assert shlex.split(command) == [
+            "sudo", "mkdir", "-p", str(folder), "&&",
+            "sudo", "ln", "-sfn", str(library), str(folder / library.name),
+        ]  # fmt: skip
 
 
-def test_a_folder_with_the_plugins_of_others(library: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "libmiopen_plugin.so").touch()
-    (other / "notes.txt").touch()
-    for _ in range(2):
-        merged = install.merged_folder([other], tmp_path / "merged")
-    assert sorted(path.name for path in merged.iterdir()) == ["libfusilli_plugin.so", "libmiopen_plugin.so"]
+def test_a_file_of_somebody_else_stays(library: Path, tmp_path: Path) -> None:
+    """The provider that AMD used to ship may have the same name."""
+    for name, content in (("text", b"not ours"), ("library", b"\x7fELF and more")):
+        other = tmp_path / name / library.name
+        other.parent.mkdir()
+        other.write_bytes(content)
+        with pytest.raises(InstallError, match=f"{other} is not this plugin, so it stays"):
+            install.link_plugin(other.parent)
+        assert other.read_bytes() == content
+        assert not other.is_symlink()
+    folder = tmp_path / "folder" / library.name
+    folder.mkdir(parents=True)
+    with pytest.raises(InstallError, match="is not this plugin"):
+        install.link_plugin(folder.parent)
+    assert folder.is_dir()
+
+
+def test_a_copy_of_ours_becomes_a_link(library: Path, tmp_path: Path) -> None:
+    engines = tmp_path / "engines"
+    engines.mkdir()
+    shutil.copy(library, engines)
+    assert install.is_ours(engines / library.name)
+    assert os.readlink(install.link_plugin(engines)) == str(library)
+    assert [path.name for path in engines.iterdir()] == [library.name]
+
+
+def _plugins(folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text(f"{folder.name}/{name}")
+    return folder
+
+
+def test_each_set_of_plugins_has_its_folder(library: Path, tmp_path: Path, cold_cache: Path) -> None:
+    a = _plugins(tmp_path / "a", "libmiopen_plugin.so", "notes.txt")
+    b = _plugins(tmp_path / "b", "libhipblaslt_plugin.so")
+    root = cold_cache / "engines"
+    of_a, of_b = install.merged_folder([a], root), install.merged_folder([b], root)
+    assert _linked(of_a) == {"libmiopen_plugin.so": a / "libmiopen_plugin.so", library.name: library}
+    assert _linked(of_b) == {"libhipblaslt_plugin.so": b / "libhipblaslt_plugin.so", library.name: library}
+    both = install.merged_folder([b, a], root)
+    assert _linked(both) == _linked(of_a) | _linked(of_b)
+    assert install.merged_folder([a, b], root) == both
+    (of_a / library.name).unlink()
+    assert install.merged_folder([a], root) == of_a
+    assert (of_a / library.name).resolve() == library
+
+
+def _linked(folder: Path) -> dict[str, Path]:
+    """What hipDNN would load."""
+    return {path.name: path.resolve() for path in folder.iterdir() if path.suffix == ".so"}
+
+
+def test_many_ask_for_a_folder_at_once(library: Path, tmp_path: Path, cold_cache: Path) -> None:
+    """Whatever is handed out is whole at that moment, whoever else is at work on it."""
+    others = _plugins(tmp_path / "others", *(f"lib{number}.so" for number in range(20)))
+    start = threading.Barrier(8)
+
+    def ask(_: int) -> int:
+        start.wait(timeout=60)
+        return len(_linked(install.merged_folder([others], cold_cache / "engines")))
+
+    with ThreadPoolExecutor(8) as pool:
+        counts = list(pool.map(ask, range(8)))
+    assert counts == [21] * 8
+
+
+def test_plugins_of_one_name(library: Path, tmp_path: Path, cold_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = _plugins(tmp_path / "a", "libx.so", library.name), _plugins(tmp_path / "b", "libx.so")
+    with pytest.raises(InstallError, match="a/libx.so and .*b/libx.so have one name"):
+        install.merged_folder([a, b], cold_cache / "engines")
+    merged = install.merged_folder([a], cold_cache / "engines")
+    assert _linked(merged) == {"libx.so": a / "libx.so", library.name: library}
+    assert f"{a / library.name} is left out: it is another plugin with this one's name" in caplog.text
+
+
+def test_a_folder_that_others_can_write_is_not_handed_out(library: Path, tmp_path: Path, cold_cache: Path) -> None:
+    other = _plugins(tmp_path / "other", "libx.so")
+    (cold_cache / "engines").mkdir()
+    (cold_cache / "engines").chmod(0o777)
+    with pytest.raises(InstallError, match="mode 777: hipDNN would load what others put there"):
+        install.merged_folder([other], cold_cache / "engines")
 
 
 def test_hipdnns_folder_is_beside_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libhipdnn_backend.so").touch()
-    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    assert install.default_engine_folder() == tmp_path / "lib" / "hipdnn_plugins" / "engines"
-    monkeypatch.delenv("ROCM_PATH")
-    assert install.default_engine_folder().parts[-2:] == ("hipdnn_plugins", "engines")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "lib"))
+    assert install.engine_folder() == tmp_path / "lib" / "hipdnn_plugins" / "engines"
+
+
+def test_without_hipdnn_nothing_is_made(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LD_LIBRARY_PATH", "ROCM_PATH", "HIP_PATH", "HIPDNN_BACKEND_LIBRARY_PATH", "HIPDNN_BACKEND_LIBRARY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(search, "_SYSTEM_FOLDERS", (str(tmp_path / "rocm" / "lib"),))
+    with pytest.raises(InstallError, match=rf"looked for {tmp_path}/rocm/lib/libhipdnn_backend.so. .* --into DIR"):
+        install.engine_folder()
+    monkeypatch.setenv("HIPDNN_BACKEND_LIBRARY", str(tmp_path / "gone.so"))
+    with pytest.raises(InstallError, match=r"looked for .*gone.so \(HIPDNN_BACKEND_LIBRARY\)\. "):
+        install.engine_folder()
+    assert not (tmp_path / "rocm").exists()
