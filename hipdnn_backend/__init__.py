@@ -14,7 +14,7 @@ Example:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hipdnn_backend.device import Buffer, HipMemory, HostMemory, Memory
+    from hipdnn_backend.device import Buffer, CudaMemory, HipMemory, HostMemory, Memory
     from hipdnn_backend.engine import Engine, EngineId, Override, Plan, Support, engine_id
     from hipdnn_backend.errors import DeviceError, EngineError, NoEngineError, PackError, WireError
     from hipdnn_backend.execution import Host, HostPlan
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Buffer",
+    "CudaMemory",
     "DeviceError",
     "Engine",
     "EngineError",
@@ -54,7 +55,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "device": ("Buffer", "HipMemory", "HostMemory", "Memory"),
+    "device": ("Buffer", "CudaMemory", "HipMemory", "HostMemory", "Memory"),
     "engine": ("Engine", "EngineId", "Override", "Plan", "Support", "engine_id"),
     "errors": ("DeviceError", "EngineError", "NoEngineError", "PackError", "WireError"),
     "execution": ("Host", "HostPlan"),

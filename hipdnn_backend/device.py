@@ -1,4 +1,4 @@
-"""Memory and streams for those who run engines: HIP's, and a twin of it in host memory.
+"""Memory and streams for those who run engines: HIP's, CUDA's for development, and a twin of them in host memory.
 
 Example:
     memory = HipMemory()
@@ -7,8 +7,8 @@ Example:
         plan.execute({1: buffer, 3: y})
         memory.synchronize()
 
-The HIP library is called through ctypes, and it is the one that is mapped into the process if there is one: a second
-HIP runtime would see no devices.
+The runtime's library is called through ctypes, and it is the one that is mapped into the process if there is one: a
+second HIP runtime would see no devices.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ import numpy as np
 from hipdnn_backend.errors import DeviceError
 from hipdnn_backend.search import mapped_files
 
-__all__ = ["ALIGNMENT", "Buffer", "Data", "HipMemory", "HostMemory", "Memory"]
+__all__ = ["ALIGNMENT", "Buffer", "CudaMemory", "Data", "HipMemory", "HostMemory", "Memory"]
 
 Data: TypeAlias = "bytes | bytearray | memoryview | np.ndarray[Any, Any]"
 
 ALIGNMENT: Final = 256
 """Bytes to which allocations are aligned."""
-_LIBRARY: Final = "libamdhip64.so"
 _HOST_TO_DEVICE: Final = 1
 _DEVICE_TO_HOST: Final = 2
 _DEVICE_TO_DEVICE: Final = 3
@@ -243,6 +242,10 @@ class HipMemory:
         device: its number.
     """
 
+    _KIND = "HIP"
+    _PREFIX = "hip"  # of the functions' names
+    _LIBRARIES: tuple[str, ...] = ("libamdhip64.so",)
+
     def __init__(self, device: int | None = None, *, library: str | None = None) -> None:
         """Find the HIP runtime.
 
@@ -253,19 +256,20 @@ class HipMemory:
         Raises:
             DeviceError: there is no runtime, or no such device.
         """
-        self._hip = _load(library or next((str(path) for path in mapped_files(_LIBRARY)), _LIBRARY))
+        mapped = (str(path) for path in mapped_files(self._LIBRARIES[0]))
+        self._hip = self._load((library,) if library else (*mapped, *self._LIBRARIES))
         count, current = c_int(0), c_int(0)
         self._call("hipGetDeviceCount", byref(count))
         if device is None and count.value:
             self._call("hipGetDevice", byref(current))
         self.device = current.value if device is None else device
         if not 0 <= self.device < count.value:
-            raise DeviceError(f"there is no HIP device {self.device}; there are {count.value}")
+            raise DeviceError(f"there is no {self._KIND} device {self.device}; there are {count.value}")
 
     @property
     def name(self) -> str:
         """With the number of the device."""
-        return f"HIP device {self.device}"
+        return f"{self._KIND} device {self.device}"
 
     @property
     def is_host(self) -> bool:
@@ -278,7 +282,7 @@ class HipMemory:
         with self._current():
             self._call("hipMalloc", byref(address), max(size, 1))  # 0 bytes have no address in HIP
         if not address.value:
-            raise DeviceError("hipMalloc: success without memory")
+            raise DeviceError(f"{self._PREFIX}Malloc: success without memory")
         return Buffer(self, address.value, size)
 
     def free(self, address: int) -> None:
@@ -314,7 +318,7 @@ class HipMemory:
         with self._current():
             self._call("hipStreamCreateWithFlags", byref(stream), _NON_BLOCKING)
         if not stream.value:
-            raise DeviceError("hipStreamCreateWithFlags: success without a stream")
+            raise DeviceError(f"{self._PREFIX}StreamCreateWithFlags: success without a stream")
         return stream.value
 
     def destroy_stream(self, stream: int) -> None:
@@ -339,12 +343,46 @@ class HipMemory:
             self._call("hipSetDevice", before.value)
 
     def _call(self, name: str, *arguments: Any) -> None:
+        name = self._name_of(name)
         error = getattr(self._hip, name)(*arguments)
         if error:
-            text = self._hip.hipGetErrorString(error)
-            self._hip.hipGetLastError()  # errors stick otherwise, and the next caller would see this one
+            text = getattr(self._hip, self._name_of("hipGetErrorString"))(error)
+            # errors stick otherwise, and the next caller would see this one
+            getattr(self._hip, self._name_of("hipGetLastError"))()
             said = text.decode(errors="replace") if text else "no text"
             raise DeviceError(f"{name}: error {error} ({said})")
+
+    @classmethod
+    def _name_of(cls, name: str) -> str:
+        return cls._PREFIX + name.removeprefix("hip")
+
+    @classmethod
+    def _load(cls, paths: tuple[str, ...]) -> ctypes.CDLL:
+        """The first library that can be loaded, with the types of its functions set."""
+        try:
+            library = _first(paths)
+            for name, arguments in _FUNCTIONS.items():
+                function = getattr(library, cls._name_of(name))
+                function.argtypes, function.restype = arguments, c_int
+            text = getattr(library, cls._name_of("hipGetErrorString"))
+            text.argtypes, text.restype = (c_int,), c_char_p
+        except (OSError, AttributeError) as error:
+            raise DeviceError(
+                f"the {cls._KIND} runtime cannot be used: {error}; put the folder of {cls._LIBRARIES[0]} on "
+                "LD_LIBRARY_PATH, or use host memory"
+            ) from None
+        return library
+
+
+class CudaMemory(HipMemory):
+    """Memory of a CUDA device, for development on NVIDIA machines.
+
+    CUDA's runtime has HIP's functions and constants under names of its own. Importing torch maps it.
+    """
+
+    _KIND = "CUDA"
+    _PREFIX = "cuda"
+    _LIBRARIES = ("libcudart.so", "libcudart.so.13", "libcudart.so.12")
 
 
 _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
@@ -364,19 +402,13 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
-def _load(path: str) -> ctypes.CDLL:
-    try:
-        library = ctypes.CDLL(path)
-        for name, arguments in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, c_int
-        library.hipGetErrorString.argtypes, library.hipGetErrorString.restype = (c_int,), c_char_p
-    except (OSError, AttributeError) as error:
-        raise DeviceError(
-            f"the HIP runtime cannot be used: {error}; put the folder of {_LIBRARY} on LD_LIBRARY_PATH, "
-            "or use host memory"
-        ) from None
-    return library
+def _first(paths: tuple[str, ...]) -> ctypes.CDLL:
+    for path in paths[:-1]:
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    return ctypes.CDLL(paths[-1])
 
 
 def _raw(data: Data) -> memoryview:

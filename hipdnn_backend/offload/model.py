@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
 
 import numpy as np
 
-from hipdnn_backend.device import HipMemory, HostMemory, Memory
+from hipdnn_backend.device import CudaMemory, HipMemory, HostMemory, Memory
 from hipdnn_backend.engine import Engine, Plan, PortableEngine, Support
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.interpreter import Prepared, Timing, prepare
@@ -407,9 +407,12 @@ def _memory(device: str) -> Memory:
     word, _, index = str(device).partition(":")
     if word in ("cpu", "cpu-sync", "cpu-task") and not index:
         return HostMemory()
-    if word in ("hip", "hip-iree") and (not index or (index.isdecimal() and len(index) < 4)):
-        return HipMemory(int(index or 0))
-    raise ModelError("", "device", f"device {device!r} is none that models run on; use 'cpu', 'hip' or 'hip:1'")
+    gpus = {"hip": HipMemory, "hip-iree": HipMemory, "cuda": CudaMemory}
+    if word in gpus and (not index or (index.isdecimal() and len(index) < 4)):
+        return gpus[word](int(index or 0))
+    raise ModelError(
+        "", "device", f"device {device!r} is none that models run on; use 'cpu', 'hip', 'hip:1' or 'cuda:0'"
+    )
 
 
 def engines_for(device: str, first: Iterable[Engine] = ()) -> tuple[Engine, ...]:

@@ -184,6 +184,17 @@ def test_hip(library: Path, scenario: str) -> None:
     run(PRELUDE + textwrap.dedent(SCENARIOS[scenario]), library, STANDIN_HIP_DEVICES=devices)
 
 
+@pytest.mark.parametrize("scenario", ["copies", "streams", "failures"])
+def test_cuda(tmp_path: Path, scenario: str) -> None:
+    """The same on a stand-in whose functions have CUDA's names."""
+    import textwrap
+
+    library = standin.build(tmp_path, cuda=True)
+    code = (PRELUDE + textwrap.dedent(SCENARIOS[scenario])).replace("HipMemory", "CudaMemory")
+    code = code.replace("HIP device", "CUDA device").replace('match="hip', 'match="cuda')
+    run(code, library, STANDIN_HIP_DEVICES="1")
+
+
 def test_no_runtime(tmp_path: Path) -> None:
     (tmp_path / "libamdhip64.so").touch()
     code = """

@@ -13,19 +13,29 @@ from typing import Final
 
 import pytest
 
+from hipdnn_backend import device
+
 __all__ = ["Event", "Standin", "build"]
 
 _SOURCE: Final = Path(__file__).with_name("standin_hip.c")
 
 
-def build(folder: Path) -> Path:
-    """Compiles ``folder/libamdhip64.so``; skips the test where there is no C compiler."""
+def build(folder: Path, *, cuda: bool = False) -> Path:
+    """Compiles ``folder/libamdhip64.so``; skips the test where there is no C compiler.
+
+    Args:
+        folder: where it goes.
+        cuda: ``libcudart.so`` instead, with the functions that `hipdnn_backend.device` calls under CUDA's names.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("the stand-in HIP library is compiled with cc, which is not here")
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / "libamdhip64.so"
+    library = folder / ("libcudart.so" if cuda else "libamdhip64.so")
     flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
+    if cuda:
+        names = [*device._FUNCTIONS, "hipGetErrorString"]
+        flags += [f"-D{name}=cuda{name.removeprefix('hip')}" for name in names]
     subprocess.run([compiler, *flags, "-o", str(library), str(_SOURCE)], check=True, capture_output=True, timeout=120)
     return library
 
