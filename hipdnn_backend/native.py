@@ -32,15 +32,11 @@ from hipdnn_backend.registry import Entry, Problem, Registry, parse_engine_id
 from hipdnn_backend.search import LoadingMode, find_backend_library
 from hipdnn_backend.selection import Selection
 from hipdnn_backend.wire import (
-    DataType,
     EngineConfig,
     EngineDetails,
     KnobSetting,
     Layout,
-    WireGraph,
-    decode_graph,
-    encode_graph,
-    graph_layout,
+    graph_in_layout,
 )
 
 if TYPE_CHECKING:
@@ -173,7 +169,7 @@ class NativeHost(Host):
         """
         where = "hipdnnBackendCreateAndDeserializeGraph_ext"
         try:
-            encoded = data if graph_layout(data) is self.layout else _in_layout(decode_graph(data), self.layout)
+            encoded = graph_in_layout(data, self.layout)
         except WireError as error:
             raise EngineError(where, str(error), NativeStatus.NOT_SUPPORTED) from error
         made = c_void_p()
@@ -396,24 +392,6 @@ class NativePlan:
     def close(self) -> None:
         """Destroy the plan. A second call does nothing."""
         self._descriptor.close()
-
-
-def _in_layout(graph: WireGraph, layout: Layout) -> bytes:
-    """A graph in a backend's layout.
-
-    The older layout has no compute type per node, no wish for an engine (front ends heed that, backends do not) and no
-    identity for logs. Nodes that all compute in one type have the graph's.
-
-    Raises:
-        WireError: the layout has no word for something else.
-    """
-    if layout is Layout.NOVEMBER_2025:
-        of_nodes = {node.compute_data_type or graph.compute_data_type for node in graph.nodes}
-        if len(of_nodes) == 1:
-            nodes = tuple(node.replace(compute_data_type=DataType.UNSET) for node in graph.nodes)
-            graph = graph.replace(nodes=nodes, compute_data_type=of_nodes.pop())
-        graph = graph.replace(preferred_engine_id=None, id=None)
-    return encode_graph(graph, layout=layout)
 
 
 def _choice(api: Api, knob: KnobSetting) -> Descriptor:

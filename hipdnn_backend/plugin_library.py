@@ -26,9 +26,11 @@ from hipdnn_backend.plugin_abi import CALLBACK, ConstData, DeviceBuffer, PluginT
 from hipdnn_backend.wire import (
     EngineConfig,
     EngineDetails,
+    Layout,
     decode_engine_details,
     decode_graph,
     encode_engine_config,
+    graph_in_layout,
 )
 
 __all__ = ["PluginEngine", "PluginLibrary", "PluginPlan"]
@@ -52,6 +54,7 @@ class PluginLibrary:
         name: what the plugin calls itself.
         version: of the plugin, informational.
         api_version: of the engine API that it implements.
+        layout: the wire layout of graphs that it reads: that of November 2025 if it tells no API version.
         engines: those that the host would offer, in ascending order of their ids.
     """
 
@@ -70,7 +73,8 @@ class PluginLibrary:
         # contexts of plans that were collected; destroying them right there could come between another call and the
         # reading of its error text
         self._orphans: deque[int] = deque()
-        self._last_graph: tuple[bytes, frozenset[int]] = (b"", frozenset())
+        self._last_graph: tuple[bytes, bytes] = (b"", b"")
+        self._last_answer: tuple[bytes, frozenset[int]] = (b"", frozenset())
         self._functions = self._open()
         kind = c_int(0)
         self._call("hipdnnPluginGetType", byref(kind))
@@ -82,6 +86,7 @@ class PluginLibrary:
         self.version = self._string("hipdnnPluginGetVersion")
         self._connect_log()
         self.api_version = self._api_version()
+        self.layout = Layout.NEWEST if self.has("hipdnnPluginGetApiVersion") else Layout.NOVEMBER_2025
         self._ids = self._engine_ids()
         self.engines = tuple(engine for id_ in sorted(self._ids) if (engine := self._engine(id_)))
 
@@ -100,14 +105,26 @@ class PluginLibrary:
         """Whether the plugin exports an optional function."""
         return name in self._functions
 
+    def in_its_layout(self, graph: bytes) -> bytes:
+        """A graph in the wire layout that the plugin reads.
+
+        Raises:
+            WireError: the bytes are damaged, or that layout has no word for something.
+        """
+        given, made = self._last_graph
+        if given != graph:
+            made = graph_in_layout(graph, self.layout)
+            self._last_graph = (graph, made)
+        return made
+
     def applicable(self, graph: bytes) -> frozenset[int]:
-        """Ids of the plugin's engines that can run a graph.
+        """Ids of the plugin's engines that can run a graph, which is in the plugin's layout.
 
         Raises:
             EngineError: the call failed or named engines that the plugin does not have.
         """
-        if self._last_graph[0] == graph:
-            return self._last_graph[1]
+        if self._last_answer[0] == graph:
+            return self._last_answer[1]
         where = "hipdnnEnginePluginGetApplicableEngineIds"
         ids, count = (c_int64 * len(self._ids))(), c_uint32(0)
         with self.handle() as handle:
@@ -117,7 +134,7 @@ class PluginLibrary:
         found = frozenset(ids[: count.value])
         if len(found) != count.value or not found <= set(self._ids):
             raise EngineError(self.where(where), f"ids {ids[: count.value]}, but the plugin has {self._ids}")
-        self._last_graph = (graph, found)
+        self._last_answer = (graph, found)
         return found
 
     @contextmanager
@@ -284,7 +301,7 @@ class PluginEngine:
             if needed is not None and (needed.major, needed.minor, needed.patch) > self.library.api_version:
                 have = ".".join(map(str, self.library.api_version))
                 return Support.no(f"the graph needs engine API {needed}, the plugin has {have}", rule="api-version")
-            if self._id in self.library.applicable(graph):
+            if self._id in self.library.applicable(self.library.in_its_layout(graph)):
                 return Support.yes()
         except WireError as error:
             return Support.no(str(error), rule="wire")
@@ -298,6 +315,7 @@ class PluginEngine:
         Raises:
             EngineError: the call failed, or its bytes are no EngineDetails.
         """
+        graph = self._told(graph)
         where, out = "hipdnnEnginePluginGetEngineDetails", ConstData()
         with self.library.handle() as handle:
             self.library.call(where, handle, self._id, byref(const_data(graph)), byref(out))
@@ -313,6 +331,7 @@ class PluginEngine:
         Raises:
             EngineError: the call failed.
         """
+        graph = self._told(graph)
         size, encoded = c_size_t(0), encode_engine_config(config)
         with self.library.handle() as handle:
             name = "hipdnnEnginePluginGetWorkspaceSize"
@@ -325,6 +344,7 @@ class PluginEngine:
         Raises:
             EngineError: the call failed.
         """
+        graph = self._told(graph)
         name, context, encoded = "hipdnnEnginePluginCreateExecutionContext", c_void_p(), encode_engine_config(config)
         with self.library.handle() as handle:
             arguments = byref(const_data(encoded)), byref(const_data(graph))
@@ -341,6 +361,17 @@ class PluginEngine:
         with self.library.handle() as handle:
             self.library.call(name, handle, byref(const_data(payload)), byref(context))
             return PluginPlan(self, context.value, name)
+
+    def _told(self, graph: bytes) -> bytes:
+        """A graph as the plugin reads it.
+
+        Raises:
+            EngineError: it cannot be told to this plugin.
+        """
+        try:
+            return self.library.in_its_layout(graph)
+        except WireError as error:
+            raise EngineError(self._name, str(error)) from error
 
     def taken(self, where: str, out: ConstData, destroy: str, handle: int) -> bytes:
         """A copy of bytes that the plugin owns, which go back to it."""

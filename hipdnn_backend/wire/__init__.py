@@ -48,6 +48,7 @@ from hipdnn_backend.wire.codec import (
     encode_graph,
     encode_graph_and_plan,
     encode_plan,
+    graph_in_layout,
     graph_layout,
 )
 from hipdnn_backend.wire.enums import (
@@ -155,5 +156,6 @@ __all__ = [
     "encode_graph",
     "encode_graph_and_plan",
     "encode_plan",
+    "graph_in_layout",
     "graph_layout",
 ]

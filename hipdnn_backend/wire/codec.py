@@ -13,8 +13,9 @@ from typing import TypeVar
 from hipdnn_backend.wire import layout as tables
 from hipdnn_backend.wire import reader
 from hipdnn_backend.wire.check import check_graph
-from hipdnn_backend.wire.enums import Layout
+from hipdnn_backend.wire.enums import DataType, Layout
 from hipdnn_backend.wire.model import (
+    EngineApiVersion,
     EngineConfig,
     EngineDetails,
     SerializedExecutionPlan,
@@ -35,12 +36,14 @@ __all__ = [
     "encode_graph",
     "encode_graph_and_plan",
     "encode_plan",
+    "graph_in_layout",
     "graph_layout",
 ]
 
 _MAX_GRAPH = 8 << 20
 _MAX_CONFIG = 1 << 20
 _MAX_PLAN = (1 << 31) - 1  # offsets have 31 bits
+_FIRST_API = EngineApiVersion(major=1, minor=0, patch=0)
 
 _R = TypeVar("_R", bound=Record)
 
@@ -68,6 +71,29 @@ def graph_layout(data: bytes | bytearray | memoryview) -> Layout:
     source = reader.Source(bytes(data), _MAX_GRAPH)
     reader.read_buffer(source, tables.GRAPH)
     return Layout.NOVEMBER_2025 if True in source.older else Layout.NEWEST
+
+
+def graph_in_layout(data: bytes, layout: Layout) -> bytes:
+    """A graph in a layout; the bytes themselves if they have it already.
+
+    The older layout has no compute type per node, no wish for an engine (front ends heed that, backends do not), no
+    identity for logs, and no version but 1.0.0. Nodes that all compute in one type have the graph's.
+
+    Raises:
+        WireError: the bytes are damaged, or the layout has no word for something else.
+    """
+    if graph_layout(data) is layout:
+        return data
+    graph = decode_graph(data)
+    if layout is Layout.NOVEMBER_2025:
+        of_nodes = {node.compute_data_type or graph.compute_data_type for node in graph.nodes}
+        if len(of_nodes) == 1:
+            nodes = tuple(node.replace(compute_data_type=DataType.UNSET) for node in graph.nodes)
+            graph = graph.replace(nodes=nodes, compute_data_type=of_nodes.pop())
+        graph = graph.replace(preferred_engine_id=None, id=None)
+        if graph.min_required_engine_api_version == _FIRST_API:
+            graph = graph.replace(min_required_engine_api_version=None)
+    return encode_graph(graph, layout=layout)
 
 
 def encode_graph(graph: WireGraph, *, layout: Layout = Layout.NEWEST) -> bytes:

@@ -21,6 +21,7 @@ from hipdnn_backend.errors import EngineError
 from hipdnn_backend.plugin_abi import OPTIONAL, REQUIRED, ConstData, DeviceBuffer
 from hipdnn_backend.plugin_library import PluginLibrary
 from hipdnn_backend.wire import (
+    DataType,
     EngineApiVersion,
     EngineConfig,
     EngineDetails,
@@ -32,7 +33,7 @@ from hipdnn_backend.wire import (
 
 SOURCE = Path(__file__).with_name("tiny_plugin.c")
 GRAPHS = Path(__file__).resolve().parents[2] / "data" / "hipdnn_graphs"
-RELU = (GRAPHS / "pw_relu.bin").read_bytes()
+RELU = (GRAPHS / "pw_relu.bin").read_bytes()  # in the layout of November 2025
 CONV = (GRAPHS / "conv.bin").read_bytes()
 CONFIG = EngineConfig(engine_id=engine_id("TINY_ENGINE"))
 
@@ -124,9 +125,10 @@ def test_what_a_plugin_says_of_itself(library: PluginLibrary) -> None:
 def test_a_graph_from_build_to_result(library: PluginLibrary) -> None:
     (engine,) = library.engines
     config = EngineConfig(engine_id=engine.id, knobs=(KnobSetting(knob_id="k", value=1),))
-    assert engine.workspace_size(RELU, config) == len(RELU) + len(encode_engine_config(config))
+    told = len(encode_graph(decode_graph(RELU)))
+    assert engine.workspace_size(RELU, config) == told + len(encode_engine_config(config))
     plan: Plan = engine.build(RELU, config)
-    assert plan.workspace_size == len(RELU)
+    assert plan.workspace_size == told
     x, y, workspace = np.arange(4, dtype=np.float32), np.zeros(4, np.float32), bytearray(plan.workspace_size)
     address = ctypes.addressof(ctypes.c_char.from_buffer(workspace))
     plan.execute({3: y.ctypes.data, 77: 0, 1: x.ctypes.data}, workspace=address)
@@ -173,11 +175,54 @@ def test_saved_plans(library: PluginLibrary) -> None:
     engine = library.engines[0]
     payload = engine.build(RELU, CONFIG).serialize()
     plan = engine.restore(payload)
-    assert plan.workspace_size == len(RELU)
+    assert plan.workspace_size == len(encode_graph(decode_graph(RELU)))
     run(plan)
     with pytest.raises(EngineError, match="INVALID_VALUE: damaged plan"):
         engine.restore(payload[:-1])
     assert alive(library)["serialized"] == 0
+
+
+@pytest.mark.parametrize("given", [RELU, encode_graph(decode_graph(RELU))], ids=["November 2025", "newest"])
+@pytest.mark.parametrize(
+    ("macros", "length"),
+    [
+        # a vtable has 4 bytes and 2 per slot: name, kind and attributes; newer ones also the compute type
+        (["NO_OPTIONAL", "NO_API_VERSION", "NO_NAME"], 4 + 2 * 3),
+        ([], 4 + 2 * 4),
+        (['API_VERSION="1.0.0"'], 4 + 2 * 4),
+    ],
+)
+def test_graphs_are_told_in_the_plugins_layout(
+    compile_plugin: Compile, macros: list[str], length: int, given: bytes
+) -> None:
+    library = PluginLibrary(compile_plugin(*macros))
+    (engine,) = library.engines
+    assert engine.support(given)
+    engine.details(given)
+    engine.workspace_size(given, CONFIG)
+    run(engine.build(given, CONFIG))
+    seen = (ctypes.c_int * 4)()
+    ctypes.CDLL(str(library.path)).tiny_node_vtables(seen)
+    assert list(seen) == [length] * 4
+
+
+def test_what_november_2025_has_no_word_for_is_declined(compile_plugin: Compile) -> None:
+    """Nodes may compute in a type of their own since then; one that is the graph's can be left out."""
+    (engine,) = PluginLibrary(compile_plugin("NO_OPTIONAL", "NO_API_VERSION", "NO_NAME")).engines
+    graph = decode_graph(RELU)
+    (node,) = graph.nodes
+    first = EngineApiVersion(major=1, minor=0, patch=0)
+    same = graph.replace(
+        nodes=(node.replace(compute_data_type=graph.compute_data_type),), min_required_engine_api_version=first
+    )
+    assert engine.support(encode_graph(same))
+    integers = graph.replace(tensors=tuple(each.replace(data_type=DataType.INT8) for each in graph.tensors))
+    declined = engine.support(encode_graph(integers))
+    assert (declined.ok, declined.rule) == (False, "wire")
+    assert "the layout of November 2025 has no data type INT8" in declined.reason
+    for call in (engine.details, lambda data: engine.build(data, CONFIG)):
+        with pytest.raises(EngineError, match="the layout of November 2025 has no data type INT8"):
+            call(encode_graph(integers))
 
 
 def test_a_plugin_of_november_2025(compile_plugin: Compile) -> None:
