@@ -1,0 +1,153 @@
+"""Trained models of two PyPI packages on the CPU device: ONNX Runtime's numbers, and answers that are right.
+
+Three read text in pictures that are drawn here; one tells the type of a file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from hipdnn_backend.offload import Model, load
+from tests.support import ocr
+from tests.support.wheel_models import CLASSIFIER, DETECTOR, MAGIKA, RECOGNISER, WheelModel, read
+
+pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.ort]
+
+Array = np.ndarray[Any, Any]
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXTS = ["Hello World", "hipDNN 7.1", "Torch-MLIR"]
+RELATIVE = 1e-4  # of the largest number in ONNX Runtime's result
+
+
+class Twins:
+    """A model in both worlds. What `answer` gives is ours, and has been compared."""
+
+    def __init__(self, source: WheelModel, model: Model) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(source.read(), options, providers=["CPUExecutionProvider"])
+        self.model = model
+
+    def expected(self, given: Array) -> Array:
+        (name,) = (each.name for each in self.model.inputs)
+        return np.asarray(self.session.run(None, {name: given})[0])
+
+    def answer(self, given: Array) -> Array:
+        (ours,) = self.model.run({each.name: given for each in self.model.inputs}).values()
+        expected = self.expected(given)
+        assert ours.shape == expected.shape
+        assert np.max(np.abs(ours - expected)) <= RELATIVE * np.max(np.abs(expected))
+        return ours
+
+
+@contextmanager
+def twins(source: WheelModel) -> Iterator[Twins]:
+    with load(source.read(), device="cpu", dims=source.dims) as model:
+        yield Twins(source, model)
+
+
+def _features(data: bytes) -> Array:
+    """Both ends of a file without white space, filled up with what is no byte."""
+    first, last = data[:4096].lstrip()[:1024], data[-4096:].rstrip()[-1024:]
+    filled = [*first, *[256] * (2048 - len(first) - len(last)), *last]
+    return np.array([filled], np.int32)
+
+
+def _npy() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.linspace(0, 1, 1000))
+    return file.getvalue()
+
+
+def test_the_types_of_files() -> None:
+    files = {
+        "python": Path(__file__).read_bytes(),
+        "toml": (ROOT / "pyproject.toml").read_bytes(),
+        "makefile": (ROOT / "Makefile").read_bytes(),
+        "c": (ROOT / "fusilli_plugin" / "shim" / "ort.c").read_bytes(),
+        "elf": Path(sys.executable).read_bytes(),
+        "gzip": gzip.compress(b"twice the same text " * 200, mtime=0),
+        "npy": _npy(),
+    }
+    labels = json.loads(read(MAGIKA.wheel, "magika/models/standard_v3_3/config.min.json"))["target_labels_space"]
+    with twins(MAGIKA) as magika:
+        told = {name: labels[int(magika.answer(_features(data)).argmax())] for name, data in files.items()}
+    assert told == {name: name for name in files}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_lines_of_text_are_found() -> None:
+    picture, lines = ocr.draw(TEXTS, (320, 320))
+    with twins(DETECTOR) as detector:
+        given = ocr.model_input(picture)
+        found = ocr.boxes(detector.answer(given))
+        assert found == ocr.boxes(detector.expected(given))
+        assert not ocr.boxes(detector.answer(ocr.model_input(np.full_like(picture, 255))))
+    assert len(found) == len(lines)
+    assert all(box.covers(line.box) for box, line in zip(found, lines, strict=True))
+    ink = np.argwhere(picture.min(-1) < 128)
+    assert all(any(box.left <= x < box.right and box.top <= y < box.bottom for box in found) for y, x in ink)
+
+
+def _strips() -> list[tuple[str, Array]]:
+    """Each text and a picture of it alone."""
+    picture, lines = ocr.draw(TEXTS, (320, 320))
+    margin = 5
+    return [
+        (
+            line.text,
+            ocr.crop(picture, ocr.Box(at.left - margin, at.top - margin, at.right + margin, at.bottom + margin)),
+        )
+        for line in lines
+        for at in [line.box]
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_text_upside_down_is_told() -> None:
+    with twins(CLASSIFIER) as classifier:
+        for text, strip in _strips():
+            upright, turned = (classifier.answer(ocr.model_input(each, 192))[0] for each in (strip, strip[::-1, ::-1]))
+            assert (upright.argmax(), turned.argmax()) == (0, 1), text
+            assert min(upright.max(), turned.max()) > 0.9, text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_text_is_read() -> None:
+    with twins(RECOGNISER) as recogniser:
+        listed = recogniser.session.get_modelmeta().custom_metadata_map["character"]
+        classes = ocr.characters(listed)
+        for text, strip in _strips():
+            assert ocr.text_of(recogniser.answer(ocr.model_input(strip, 320)), classes) == text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_picture_upside_down_becomes_text() -> None:
+    """All three, one behind the other: boxes, which way up, words."""
+    picture, _lines = ocr.draw(TEXTS, (320, 320))
+    picture = picture[::-1, ::-1]
+    with twins(DETECTOR) as detector, twins(CLASSIFIER) as classifier, twins(RECOGNISER) as recogniser:
+        classes = ocr.characters(recogniser.session.get_modelmeta().custom_metadata_map["character"])
+        read = []
+        for box in ocr.boxes(detector.answer(ocr.model_input(np.ascontiguousarray(picture)))):
+            strip = ocr.crop(picture, box)
+            if classifier.answer(ocr.model_input(strip, 192)).argmax() == 1:
+                strip = strip[::-1, ::-1]
+            read.append(ocr.text_of(recogniser.answer(ocr.model_input(strip, 320)), classes))
+    assert read == TEXTS[::-1]

