@@ -65,7 +65,7 @@ class Model:
         seconds: from the call of `load` until it was ready.
     """
 
-    def __init__(self, made: _Made, device: str, memory: Memory, stream: int) -> None:
+    def __init__(self, made: _Made, device: str, memory: Memory, stream: int, own_stream: int) -> None:
         self.name = made.program.name
         self.device = device
         self.target = made.target
@@ -74,7 +74,7 @@ class Model:
         self.seconds = 0.0
         self._made = made
         self._memory = memory
-        self._stream = stream
+        self._own_stream = own_stream
         self._prepared = prepare(made.program, made.plans, memory, made.constants, stream=stream)
         self._is_open = True
 
@@ -151,8 +151,8 @@ class Model:
             self._prepared.close()
             for plan in self._made.plans:
                 plan.close()
-            if self._stream:
-                self._memory.destroy_stream(self._stream)
+            if self._own_stream:
+                self._memory.destroy_stream(self._own_stream)
 
     def _tensor(self, named: Named) -> Tensor:
         view = self.program.views[named.view]
@@ -179,18 +179,21 @@ def load(
     engines: Iterable[Engine] | None = None,
     example: Sequence[Any] = (),
     options: OffloadOptions | None = None,
+    stream: int | None = None,
 ) -> Model:
     """A model, compiled by the engines that take its parts, or restored from a file that `Model.save` wrote.
 
     Args:
         source: path of an ONNX file, of a torch-dialect ``.mlir`` file or of a saved model; an ONNX file's bytes, a
             ``ModelProto``, or a PyTorch module.
-        device: ``cpu``, ``hip`` or ``hip:1``.
+        device: ``cpu``, ``hip``, ``hip:1``, or ``cuda:0`` for development.
         dims: sizes of symbolic dims; not for saved models.
         inputs: inputs that are bound to a value; not for saved models.
         engines: in the order in which they are asked; default: those that `Registry.find` finds, placed on the device.
         example: arguments that a PyTorch module is exported with.
         options: how to compile; default: `OffloadOptions()`.
+        stream: a GPU stream of the caller's, as an integer, on which everything is enqueued; it must outlive the model.
+            Default: one of the model's own, with which callers of `Prepared.bind` have to synchronise.
 
     Raises:
         ModelError: the model is damaged, needs dims, or has a part that cannot be converted.
@@ -201,6 +204,8 @@ def load(
     """
     start = time.perf_counter()
     memory = _memory(device)
+    if stream is not None and (memory.is_host or stream < 0):
+        raise ModelError("", "stream", f"device {device!r} has no stream {stream}; leave it out")
     chosen = engines_for(device) if engines is None else tuple(engines)
     if _is_saved(source):
         if dims or inputs:
@@ -208,11 +213,12 @@ def load(
         made = _restored(Package.open(source), device, chosen)
     else:
         made = _compiled(source, chosen, _target(device, chosen), dims, inputs, example, options)
-    stream = memory.create_stream()
+    own = memory.create_stream() if stream is None else 0
     try:
-        model = Model(made, device, memory, stream)
+        model = Model(made, device, memory, own if stream is None else stream, own)
     except BaseException:
-        memory.destroy_stream(stream)
+        if own:
+            memory.destroy_stream(own)
         raise
     model.seconds = time.perf_counter() - start
     return model
@@ -370,6 +376,11 @@ def _is_saved(source: Any) -> bool:
 
 def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made:
     """The variant of a saved model that the engines of the device can restore."""
+    if not engines:
+        raise PackageError(
+            f"{package.path}: no engine is here that restores the plans of model '{package.name}'; install one, e.g. "
+            "pip install fusilli-plugin"
+        )
     wanted = [str(each.target) for each in engines if _is_portable(each)] or [_target(device, engines)]
     target = next((target for target in wanted if target in package.targets), None)
     if target is None:

@@ -106,6 +106,13 @@ def model(hip: Standin) -> None:
     loaded.close()
     assert [event.stream for event in hip.take("stream_destroy")] == launches[:1]
     assert hip.live_bytes < before
+    memory = HipMemory(0)
+    stream = memory.create_stream()
+    launches.clear()
+    with load(proto, device="hip", engines=[FusilliEngine("hip").for_device("hip")], stream=stream) as loaded:
+        loaded.run(feeds)
+    assert launches == [stream] * count
+    assert not hip.take("stream_destroy")  # it is the caller's
 
 
 if __name__ == "__main__":

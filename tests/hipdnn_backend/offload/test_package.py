@@ -99,6 +99,16 @@ def test_an_engine_that_is_not_here(saved: Path) -> None:
         load(saved, device="cpu", engines=[Portable(name="OTHER")])
 
 
+def test_no_engine_at_all(saved: Path) -> None:
+    with pytest.raises(PackageError, match="no engine is here that restores the plans of model 'two'"):
+        load(saved, device="cpu", engines=[])
+
+
+def test_the_cpu_has_no_streams(saved: Path) -> None:
+    with pytest.raises(ModelError, match="device 'cpu' has no stream 0; leave it out"):
+        load(saved, device="cpu", engines=[Portable()], stream=0)
+
+
 def test_dims_are_for_models_that_are_not_compiled_yet(saved: Path) -> None:
     with pytest.raises(PackageError, match="has its dims"):
         load(saved, device="cpu", engines=[Portable()], dims={"n": 1})
