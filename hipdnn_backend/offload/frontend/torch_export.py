@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ def load_torch(source: Any, example: Sequence[Any], context: Any) -> Imported:
         import torch
     except ImportError as error:
         raise TypeError(f"cannot load a model from {type(source).__name__}; PyTorch is not installed") from error
-    program = _exported(torch, source, example)
+    program = _functional(_exported(torch, source, example))
     signature = program.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
@@ -48,7 +49,10 @@ def load_torch(source: Any, example: Sequence[Any], context: Any) -> Imported:
     states, order = _arguments(program)
     order_arguments(function, order)
     constants = [Constant(name, _numpy(torch, value)) for name, value in states]
-    PassManager.parse(_CLEAN, context=context).run(module.operation)
+    try:
+        PassManager.parse(_CLEAN, context=context).run(module.operation)
+    except Exception as error:  # torch-mlir writes what its own verifier refuses
+        raise ModelError("", "torch-export", f"torch-mlir made wrong IR of the exported graph: {error}") from error
     constants += lift_literals(function)
     arguments = list(function.regions[0].blocks[0].arguments)
     names = list(signature.user_inputs)
@@ -81,6 +85,25 @@ def _exported(torch: Any, source: Any, example: Sequence[Any]) -> Any:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _functional(program: Any) -> Any:
+    """The program with operations that write to tensors of its own replaced by such that make new ones.
+
+    PyTorch only does it together with a decomposition of composite operators, so programs without such stay whole.
+    """
+    operators = [str(node.target).split(".")[:2] for node in program.graph.nodes if node.op == "call_function"]
+    if not any(
+        names[0] == "aten" and names[-1].endswith("_") and f"torch.aten.{names[-1]}" not in _IDENTITIES
+        for names in operators
+    ):
+        return program
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch 2.13 uses what it deprecates itself
+            return program.run_decompositions({})
+    except Exception as error:
+        raise ModelError("", "torch-export", f"PyTorch cannot make the graph functional: {error}") from error
 
 
 def _imported(program: Any, context: Any) -> Any:

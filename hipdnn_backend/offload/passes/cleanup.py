@@ -9,7 +9,7 @@ from typing import Any
 
 from hipdnn_backend.offload._mlir import PassManager, rewrite
 from hipdnn_backend.offload.passes.graph import functions
-from hipdnn_backend.offload.passes.regions import erase_dead_constants, graphs, isolate, operator_name
+from hipdnn_backend.offload.passes.regions import erase_dead, graphs, isolate, operator_name
 
 __all__ = ["canonicalize", "cse", "torch_onnx_to_torch"]
 
@@ -49,4 +49,4 @@ def _run(module: Any, passes: str) -> None:
 def _keep_isolated(module: Any) -> None:
     for graph in graphs(module):
         isolate(graph)
-    erase_dead_constants(module)
+    erase_dead(module)

@@ -24,7 +24,7 @@ from hipdnn_backend.offload.passes.regions import (
     CUSTOM,
     EXECUTABLE,
     Region,
-    erase_dead_constants,
+    erase_dead,
     graphs,
     inline,
     replace_results,
@@ -326,5 +326,5 @@ def _halves(op: Operation, region: Region) -> list[Operation] | None:
     else:
         groups = [sum(parts)]
     made = outline_groups(graph, groups, custom=True)
-    erase_dead_constants(function.parent.operation)
+    erase_dead(function.parent.operation)
     return made if len(parts) > 1 else None

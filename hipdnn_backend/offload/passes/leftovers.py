@@ -11,7 +11,7 @@ from hipdnn_backend.offload.passes.regions import (
     EXECUTABLE,
     GRAPH,
     VIEW,
-    erase_dead_constants,
+    erase_dead,
     operator_name,
     replace_results,
     view_of,
@@ -43,6 +43,7 @@ def outline_leftovers(module: Any, session: Session) -> None:
         %1 = torch.operator "hipdnn.graph"(%0) {hipdnn.custom} ({ ... torch.aten.cumsum ... })
         %2 = torch.operator "hipdnn.view"(%1)
     """
+    erase_dead(module)
     for function in functions(module):
         _merge_equal(function)
         graph = FunctionGraph(function, max_literal=MAX_LITERAL)
@@ -59,7 +60,7 @@ def outline_leftovers(module: Any, session: Session) -> None:
         for node in concats:
             concat_of(graph, node)
         session.report.views += len(views) + len(concats)
-    erase_dead_constants(module)
+    erase_dead(module)
 
 
 def _merge_equal(function: Any) -> None:

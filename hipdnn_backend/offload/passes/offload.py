@@ -7,7 +7,7 @@ from typing import Any
 from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.passes.fusion import Decision, decide
 from hipdnn_backend.offload.passes.graph import LIST, FunctionGraph, functions
-from hipdnn_backend.offload.passes.regions import erase_dead_constants, outline
+from hipdnn_backend.offload.passes.regions import erase_dead, outline
 from hipdnn_backend.offload.passes.roles import Role, role
 from hipdnn_backend.offload.session import Session
 
@@ -33,13 +33,14 @@ def offload(module: Any, session: Session) -> None:
           %3 = torch.aten.relu %1
           torch.operator_terminator %3 })
     """
+    erase_dead(module)
     for function in functions(module):
         split_views(function)
         graph = FunctionGraph(function, max_literal=MAX_LITERAL)
         decision = decide(graph, session)
         note_refusals(graph, decision, session)
         outline_groups(graph, decision.groups)
-    erase_dead_constants(module)
+    erase_dead(module)
 
 
 def note_refusals(graph: FunctionGraph, decision: Decision, session: Session) -> None:

@@ -15,7 +15,7 @@ __all__ = [
     "GRAPH",
     "VIEW",
     "Region",
-    "erase_dead_constants",
+    "erase_dead",
     "graphs",
     "inline",
     "is_operator",
@@ -36,6 +36,7 @@ VIEW = "hipdnn.view"
 CUSTOM = "hipdnn.custom"
 """Unit attribute of a region whose operations go to the engine as one custom operation."""
 
+_VALUES = ("torch.constant.", "torch.prim.ListConstruct", "torch.vtensor.literal", "torch.aten.")
 _OPERATOR = "torch.operator"
 _TERMINATOR = "torch.operator_terminator"
 
@@ -226,14 +227,18 @@ def view_of(op: Operation) -> Operation:
     return view
 
 
-def erase_dead_constants(module: Any) -> None:
-    """Erases constants, lists and literals of functions that nothing uses any more."""
+def erase_dead(module: Any) -> None:
+    """Erases constants, lists, literals and computations of functions that nothing uses.
+
+    Upstream leaves computations that it knows no side effects of, e.g. ``torch.aten.empty`` in training code.
+    """
     for function in functions(module):
         for view in reversed(list(function.regions[0].blocks[0].operations)):
             op = view.operation
-            is_constant = op.name.startswith(("torch.constant.", "torch.prim.ListConstruct", "torch.vtensor.literal"))
-            if is_constant and not any(True for result in op.results for _use in result.uses):
-                op.erase()
+            # a trailing underscore is PyTorch's mark of what writes to its operands
+            if op.name.startswith(_VALUES) and not op.name.endswith("_"):
+                if not any(True for result in op.results for _use in result.uses):
+                    op.erase()
 
 
 def isolate(graph: Operation) -> None:

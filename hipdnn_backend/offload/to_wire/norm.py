@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from hipdnn_backend.offload.to_wire.builder import Builder, fields_of
@@ -230,3 +231,80 @@ def group_norm(b: Builder, op: Op) -> Result:
     )
     y = b.reshaped(op, _affine(b, op, normal, scale, bias, dtype), x.dims)
     return [y, None, None] if len(op.operation.results) > 1 else y
+
+
+# Gradients, in pointwise operations and reductions: hipDNN's own nodes have no place for what PyTorch leaves out.
+
+
+@rule("aten.native_batch_norm_backward")
+def native_batch_norm_backward(b: Builder, op: Op) -> Result:
+    """dx, dscale and dbias of dy, x, weight, running mean and variance, those of the batch, training, eps, mask."""
+    dy, x, training = b.value(op, 0), b.value(op, 1), op.flag(7)
+    dtype, rank = x.dtype, len(x.dims)
+    scale, mean, variance, saved, inverse = (
+        None if given is None else _per_channel(b, op, given, rank, "a statistic")
+        for given in (_optional(b, op, index) for index in range(2, 7))
+    )
+    if not training:
+        if mean is None or variance is None:
+            raise op.refuse("in inference it needs the running statistics")
+        saved, inverse = mean, _inverse_root(b, op, variance, op.number(8), dtype)
+    if saved is None or inverse is None:
+        raise op.refuse("in training it needs the statistics of the batch")
+    over = (0, *range(2, rank))
+    return _norm_gradients(b, op, dy, x, (saved, inverse, scale), over, over, op.constant(9), fixed=not training)
+
+
+@rule("aten.native_layer_norm_backward")
+def native_layer_norm_backward(b: Builder, op: Op) -> Result:
+    """dx, dscale and dbias of dy, x, shape, mean, inverse deviation, weight, bias, mask."""
+    dy, x, shape = b.value(op, 0), b.value(op, 1), op.ints(2)
+    lead = len(x.dims) - len(shape)
+    mean, inverse, scale = b.value(op, 3), b.value(op, 4), _optional(b, op, 5)
+    if scale is not None:
+        scale = b.reshaped(op, scale, (1,) * lead + shape, "the scale")
+    over, trailing = range(lead), range(lead, len(x.dims))
+    return _norm_gradients(b, op, dy, x, (mean, inverse, scale), trailing, over, op.constant(7))
+
+
+def _norm_gradients(
+    b: Builder, op: Op, dy: Value, x: Value, statistics: tuple[Value, Value, Value | None], moments_over: Sequence[int],
+    affine_over: Sequence[int], wanted: Sequence[bool], *, fixed: bool = False,
+) -> Result:  # fmt: skip
+    """Gradients of ``(x - mean) * inverse * scale + bias``.
+
+    Args:
+        b, op: where nodes go, what they are for.
+        dy, x: of one shape.
+        statistics: mean, inverse deviation and scale, which broadcast to x; no scale: 1.
+        moments_over: the axes of mean and deviation.
+        affine_over: the axes along which scale and bias are the same.
+        wanted: which of dx, dscale and dbias are.
+        fixed: mean and deviation do not depend on x.
+    """
+    (mean, inverse, scale), dtype = statistics, x.dtype
+
+    def point(mode: PointwiseMode, one: Value, other: Value, suffix: str) -> Value:
+        return b.pointwise(op, mode, [one, other], dtype, suffix=suffix)
+
+    def summed(value: Value, index: int, suffix: str) -> Value:
+        made = b.reduction(op, ReductionMode.ADD, value, affine_over, dtype, suffix=suffix) if affine_over else value
+        return b.reshaped(op, made, op.result(index).dims)
+
+    normal = point(M.MUL, point(M.SUB, x, mean, "::centred"), inverse, "::normal")
+    results: list[Value | None] = [None, None, None]
+    if wanted[0]:
+        scaled = dy if scale is None else point(M.MUL, dy, scale, "::scaled")
+        dx = scaled
+        if not fixed:
+            along = b.reduction(op, ReductionMode.AVG, scaled, moments_over, dtype, suffix="::mean_dy")
+            across = point(M.MUL, scaled, normal, "::across")
+            across = b.reduction(op, ReductionMode.AVG, across, moments_over, dtype, suffix="::mean_across")
+            dx = point(M.SUB, dx, along, "::less_mean")
+            dx = point(M.SUB, dx, point(M.MUL, normal, across, "::projected"), "::less_projected")
+        results[0] = point(M.MUL, dx, inverse, "::dx")
+    if wanted[1]:
+        results[1] = summed(point(M.MUL, dy, normal, "::dscale_of_each"), 1, "::dscale")
+    if wanted[2]:
+        results[2] = summed(dy, 2, "::dbias")
+    return results

@@ -56,6 +56,14 @@ def test_a_run_between_graphs_is_one_custom_graph() -> None:
     )
 
 
+def test_what_nothing_uses_is_in_no_graph() -> None:
+    """Upstream keeps dead operations that it knows no effects of; training code has ``aten.empty``."""
+    body = cumsum("%0", "%x") + cumsum("%1", "%0") + unary("%2", "%1", "relu") + unary("%3", "%x", "relu")
+    ir = outlined(function(body, "%3"))
+    assert ir.count("hipdnn.graph") == 1
+    assert "cumsum" not in ir
+
+
 def test_an_elementwise_operation_between_leftovers_goes_with_them() -> None:
     ir = outlined(function(cumsum("%0", "%x") + unary("%1", "%0", "relu") + cumsum("%2", "%1"), "%2"))
     assert ir.count("hipdnn.graph") == 1

@@ -32,6 +32,46 @@ def test_batch_norm_in_training() -> None:
         r.translate(made)
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("spatial", [(), (5,), (4, 3)])
+def test_batch_norm_backward(affine: bool, training: bool, spatial: tuple[int, ...]) -> None:
+    r = Recorder()
+    dy, x = r.input(4, 3, *spatial), r.input(4, 3, *spatial)
+    mean, spread, scale = r.input(3), r.input(3, positive=True), r.input(3) if affine else None
+    given = (None, None, mean, spread) if training else (mean, spread, None, None)
+    mask = [True, affine, affine]
+    made = r.op("native_batch_norm_backward", dy, x, scale, *given, training, 1e-3, mask)
+    r.check(*made[: 1 + 2 * affine])
+
+
+def test_batch_norm_backward_without_statistics() -> None:
+    r = Recorder()
+    dy, x, mean = r.input(4, 3, 5), r.input(4, 3, 5), r.input(3)
+    made = r.op("native_batch_norm_backward", dy, x, None, None, None, mean, mean, True, 1e-3, [True, False, False])[0]
+    r.lines[-1] = (
+        r.lines[-1]
+        .replace(f"{mean.name}, {mean.name}", f"{mean.name}, %none")
+        .replace(f"{mean.type}, {mean.type}", f"{mean.type}, !torch.none")
+    )
+    r.lines.insert(0, "%none = torch.constant.none")
+    with pytest.raises(NotTranslated, match="needs the statistics of the batch"):
+        r.translate(made)
+
+
+@pytest.mark.parametrize("shape", [[5], [4, 5], [2, 4, 5]])
+@pytest.mark.parametrize("affine", [True, False])
+def test_layer_norm_backward(shape: list[int], affine: bool) -> None:
+    r = Recorder()
+    dy, x = r.input(2, 4, 5), r.input(2, 4, 5)
+    statistics = (2, 4, 5)[: 3 - len(shape)] + (1,) * len(shape)
+    mean, inverse = r.input(*statistics), r.input(*statistics, positive=True)
+    scale, bias = (r.input(*shape), r.input(*shape)) if affine else (None, None)
+    mask = [True, affine, affine]
+    made = r.op("native_layer_norm_backward", dy, x, shape, mean, inverse, scale, bias, mask)
+    r.check(*made[: 1 + 2 * affine])
+
+
 @pytest.mark.parametrize("shape", [[5], [4, 5]])
 @pytest.mark.parametrize("affine", [(True, True), (True, False), (False, False)])
 def test_layer_norm(shape: list[int], affine: tuple[bool, bool]) -> None:

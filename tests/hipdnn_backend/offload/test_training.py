@@ -1,0 +1,69 @@
+"""A training step, as PyTorch traces it: convolutions backward are dgrad and wgrad graphs, gradients are PyTorch's."""
+
+# PyTorch's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hipdnn_backend.offload import load
+
+pytestmark = pytest.mark.mlir
+
+torch = pytest.importorskip("torch")
+
+
+def normalised(x: Any, w: Any, scale: Any, shift: Any) -> Any:
+    """Convolution of stride 2, batch norm in training, ReLU."""
+    y = torch.nn.functional.conv2d(x, w, None, stride=2, padding=1)
+    return torch.relu(torch.nn.functional.batch_norm(y, None, None, scale, shift, training=True))
+
+
+def grouped(x: Any, w: Any, b: Any, v: Any) -> Any:
+    """A grouped convolution with a bias and a dilated one, SiLU after each."""
+    y = torch.nn.functional.silu(torch.nn.functional.conv2d(x, w, b, groups=2))
+    return torch.nn.functional.silu(torch.nn.functional.conv2d(y, v, None, padding=2, dilation=2))
+
+
+def layers(x: Any, scale: Any, shift: Any, w: Any) -> Any:
+    """Layer norm, matrix product, GELU."""
+    return torch.nn.functional.gelu(torch.nn.functional.layer_norm(x, (12,), scale, shift) @ w)
+
+
+NETS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "conv_batchnorm_relu": (normalised, ((2, 4, 9, 8), (6, 4, 3, 3), (6,), (6,))),
+    "grouped_and_dilated": (grouped, ((2, 4, 7, 8), (6, 2, 2, 3), (6,), (5, 6, 3, 3))),
+    "layernorm_matmul_gelu": (layers, ((3, 10, 12), (12,), (12,), (12, 7))),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_gradients_of_a_training_step(name: str) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    net, shapes = NETS[name]
+    generator = torch.Generator().manual_seed(0)
+    args = [torch.randn(shape, generator=generator) for shape in shapes]
+    args.append(torch.randn(net(*args).shape, generator=generator))
+
+    def step(*given: Any) -> Any:
+        made, pull = torch.func.vjp(net, *given[:-1])
+        return (made, *pull(given[-1]))
+
+    with load(make_fx(step)(*args), device="cpu", example=args) as model:
+        graphs = model.about["graphs"].values()
+        left_over = {operation for graph in graphs if graph["custom"] for operation in graph["operations"]}
+        assert left_over <= {"torch.aten.empty_like", "torch.aten.fill.Scalar"}  # PyTorch's ones in SiLU's gradient
+        done = [operation for graph in graphs for operation in graph["operations"]]
+        assert done.count("torch.aten.convolution_backward") == sum(len(shape) == 4 for shape in shapes[1:])
+        feeds = {tensor.name: arg.numpy() for tensor, arg in zip(model.inputs, args, strict=True)}
+        results = model.run(feeds)
+    expected = step(*(arg.double() for arg in args))
+    assert len(results) == len(expected) == 1 + len(shapes)
+    for got, want in zip(results.values(), expected, strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=2e-6 * float(want.abs().max()))
