@@ -28,6 +28,8 @@ _LOG: Final = logging.getLogger(__name__)
 # The end of a registration's name that lets a provider add devices which ONNX Runtime did not find itself.
 _VIRTUAL: Final = ".virtual"
 _INVALID: Final = (OptionError, GraphError, NotSupportedError)
+_ESCAPED: Final = 1  # in place of a status, as shim/ort.c has them
+_INTERRUPTED: Final = 2
 _OURS: Final = (FusilliError, OffloadError, EngineError)
 
 _lock = threading.Lock()
@@ -55,6 +57,7 @@ class Bridge:
         self._providers: HandleTable[Provider] = HandleTable()
         self._nodes: HandleTable[CompiledNode] = HandleTable()
         self._compiled = self._nodes.objects
+        self._launches: dict[int, Callable[[], None]] = {}
         self._memory = memory.Memory()
 
     def fill(self) -> list[Any]:
@@ -69,19 +72,18 @@ class Bridge:
             "release_factory", "release_ep", "release_node", "release_allocator", "deallocate", "release_stream",
             "release_event",
         )  # fmt: skip
-        functions: dict[str, Callable[..., Any]] = {"compute": self.compute}
+        functions: dict[str, Callable[..., Any]] = {"compute": self._executor(), "launch": self._launcher()}
         functions |= {name: self._guarded(getattr(self, name), self._of_runtime) for name in with_runtime}
         functions |= {name: self._guarded(getattr(self, name), self._of_provider) for name in with_provider}
-        functions |= {name: _logged(getattr(self, name), None) for name in quiet}
-        functions |= {
-            name: _logged(getattr(self, name), 0)
-            for name in ("compatibility_text", "stream_aware", "allocate", "can_copy")
-        }
+        answers = (*quiet, "compatibility_text", "stream_aware", "allocate", "can_copy")
+        functions |= {name: _logged(getattr(self, name), None if name in quiet else 0) for name in answers}
         make: Any = ffi.callback
         callbacks: list[Any] = []
         for name, field in ffi.typeof("fusilli_ort_link").fields:
             if name in functions:
-                callback = make(field.type, functions[name])
+                # what escapes from a function is Ctrl-C, mostly: it may come before its first line
+                escapes = {} if name in answers else {"onerror": _escaped}
+                callback = make(field.type, functions[name], **escapes)
                 setattr(self._link, name, callback)
                 callbacks.append(callback)
         return callbacks
@@ -104,6 +106,8 @@ class Bridge:
 
     def _failed(self, runtime: int, error: BaseException) -> int:
         """The address of a status that tells of an error."""
+        if isinstance(error, KeyboardInterrupt):
+            return _escaped(type(error))
         code = ErrorCode.INVALID_ARGUMENT if isinstance(error, _INVALID) else ErrorCode.FAIL
         _LOG.debug("%s", error, exc_info=error)
         text = str(error).encode(errors="replace") if isinstance(error, _OURS) and str(error) else error_text(error)
@@ -187,18 +191,22 @@ class Bridge:
 
     def _make_node(self, runtime: int, node: CompiledNode) -> int:
         number = self._nodes.add(node)
+        if node.launch is not None:
+            self._launches[number] = node.launch
         shapes = node.known_shapes
         numbers: Any = ffi.new("int64_t[]", shapes) if shapes else ffi.NULL
         made = self._link.make_node(
-            runtime, number, node.on_stream, len(node.inputs), len(node.outputs), numbers, len(shapes)
+            runtime, number, node.on_stream, len(node.inputs), len(node.outputs), numbers, len(shapes), node.stage
         )
         if not made:
+            self._launches.pop(number, None)
             self._nodes.remove(number)
             raise OrtError(f"node '{node.name}' could not be made: out of memory, or it has too many tensors")
         return made
 
     def release_node(self, number: int) -> None:
         """A compiled group is gone."""
+        self._launches.pop(number, None)
         self._nodes.remove(number).close()
 
     def dynamic_options(self, number: int, keys: int, values: int, count: int) -> None:
@@ -207,24 +215,49 @@ class Bridge:
         texts = [string(ffi.cast("char *", pointer)) for pointer in pointers(values, count)]
         self._providers.get(number).set_options(dict(zip(names, texts, strict=True)))
 
-    def compute(self, number: int, call: int, addresses: Any, stream: int, dims: Any) -> int:
-        """Run a compiled group. Taken for each node of each run, so it does its own error handling."""
-        try:
-            node = self._compiled[number]
-            if dims:
-                plan = node.plan_for(dims)
-                status = self._link.make_outputs(call, plan.output_shapes)
-                if status:
-                    return status
-            else:
-                plan = node.plan
-            plan.run(ffi.buffer(addresses, node.nbytes)[:], stream)
-        except BaseException as error:
-            found = self._compiled.get(number)
-            if found is None:
-                raise  # ends in cffi's report: without a node there is no runtime to make a status
-            return self._failed(found.runtime, found.failure(error))
-        return 0
+    def _executor(self) -> Callable[..., int]:
+        """The function that runs a compiled group on tensors of ONNX Runtime's.
+
+        This and the next one are taken for each group of each run, so they do their own error handling.
+        """
+        nodes, unpack, make_outputs, failed = self._compiled, ffi.unpack, self._link.make_outputs, self._node_failed
+
+        def compute(number: int, call: int, addresses: Any, stream: int, dims: Any, length: int) -> int:
+            try:
+                node = nodes[number]
+                if length:
+                    plan = node.plan_for(ffi.buffer(dims, 8 * length)[:])
+                    status = make_outputs(call, plan.output_shapes)
+                    if status:
+                        return status
+                else:
+                    plan = node.plan
+                raw: Any = unpack(addresses, node.nbytes)
+                plan.run(raw, stream)
+            except BaseException as error:
+                return failed(number, error)
+            return 0
+
+        return compute
+
+    def _launcher(self) -> Callable[[int], int]:
+        """The function that runs a compiled group on its stage."""
+        launches, failed = self._launches, self._node_failed
+
+        def launch(number: int) -> int:
+            try:
+                launches[number]()
+            except BaseException as error:
+                return failed(number, error)
+            return 0
+
+        return launch
+
+    def _node_failed(self, number: int, error: BaseException) -> int:
+        node = self._compiled.get(number)
+        if node is None or isinstance(error, KeyboardInterrupt):
+            return _escaped(type(error), error)  # without a node there is no runtime to make a status
+        return self._failed(node.runtime, node.failure(error))
 
     # ---- device memory
 
@@ -297,6 +330,14 @@ class Bridge:
             return None
         api = next(iter(self._apis.values()))
         return int(ffi.cast("uintptr_t", api.plain("SyncStream_GetHandle", ffi.cast("void *", stream))))
+
+
+def _escaped(kind: type[BaseException], error: BaseException | None = None, trace: Any = None) -> int:
+    """What C gets in place of a status, for an error that nobody has handled; cffi calls it too."""
+    if issubclass(kind, KeyboardInterrupt):
+        return _INTERRUPTED
+    _LOG.critical("an error escaped to C", exc_info=error)
+    return _ESCAPED
 
 
 def _logged(function: Callable[..., Any], otherwise: Any) -> Callable[..., Any]:

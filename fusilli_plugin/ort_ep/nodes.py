@@ -19,9 +19,10 @@ from fusilli_plugin.ort_ep.memory import gpu, on_stream_release
 from fusilli_plugin.ort_ep.offloading import Compiled
 from graph_api import FusilliError
 from hipdnn_backend.device import HostMemory, Memory
-from hipdnn_backend.interpreter import Prepared, prepare
+from hipdnn_backend.interpreter import Bound, Prepared, prepare
 from hipdnn_backend.offload.program import Program
 from iree_bridge import Device
+from iree_bridge._locks import fork_safe_lock
 
 __all__ = ["CompiledNode", "NodeError", "ShapePlan"]
 
@@ -29,12 +30,23 @@ _LOG: Final = logging.getLogger(__name__)
 _SLOW: Final = 1.0  # seconds of a compilation that a user should hear of
 _MAX_BOUND: Final = 16
 _MAX_STAGED: Final = 256 << 10  # bytes of all inputs and outputs
+_MAX_STAGED_IN_C: Final = 32 << 10  # what is copied in less time than Python needs to look at the addresses
 
 Dims = tuple[tuple[int, ...], ...]
 
 
 class NodeError(FusilliError):
     """A compiled group failed while it ran; the message names its nodes."""
+
+
+def _numbers(shapes: Dims) -> list[int]:
+    """Rank and dims of each, as C has them."""
+    return [number for dims in shapes for number in (len(dims), *dims)]
+
+
+def _shortest(bound: Bound) -> Callable[[], None]:
+    """The same as ``bound``, without a loop around a single call."""
+    return bound.calls[0] if len(bound.calls) == 1 else bound
 
 
 def _argument_sizes(program: Program) -> list[int]:
@@ -44,24 +56,30 @@ def _argument_sizes(program: Program) -> list[int]:
 
 
 class _Stage:
-    """A program on host memory of its own, which tensors are copied to and from."""
+    """Host memory for a program's arguments, which tensors are copied to and from.
 
-    def __init__(self, program: Program, prepared: Prepared) -> None:
+    Attributes:
+        addresses: of the inputs, then of the outputs.
+        table: an address and a number of bytes for each of them, for C.
+    """
+
+    def __init__(self, program: Program) -> None:
         memory = HostMemory()
         sizes = _argument_sizes(program)
         self._buffers = [memory.allocate(size) for size in sizes]
-        places: list[tuple[Any, int]] = [
-            (ffi.cast("char *", buffer.address), size) for buffer, size in zip(self._buffers, sizes, strict=True)
-        ]
-        self._call = prepared.bind([buffer.address for buffer in self._buffers])
+        self.addresses = [buffer.address for buffer in self._buffers]
+        pairs = list(zip(self.addresses, sizes, strict=True))
+        self.table: Any = ffi.new("uint64_t[]", [number for pair in pairs for number in pair])
         split = len(program.inputs)
+        places: list[tuple[Any, int]] = [(ffi.cast("char *", address), size) for address, size in pairs]
         self._inputs, self._outputs = places[:split], places[split:]
 
-    def run(self, addresses: Sequence[int]) -> None:
+    def run(self, call: Callable[[], None], addresses: Sequence[int]) -> None:
+        """Run a call that is bound to this memory on tensors elsewhere."""
         copy: Any = ffi.memmove
         for (place, size), address in zip(self._inputs, addresses, strict=False):
             copy(place, ffi.cast("char *", address), size)
-        self._call()
+        call()
         for (place, size), address in zip(self._outputs, addresses[len(self._inputs) :], strict=True):
             copy(ffi.cast("char *", address), place, size)
 
@@ -74,21 +92,42 @@ class ShapePlan:
 
     Attributes:
         output_shapes: rank and dims of each output, for C.
+        stage: memory that C copies small tensors to and from, see ``shim/ort_link.h``; NULL if they are not small.
     """
 
     def __init__(self, compiled: Compiled, device: Device) -> None:
         self._compiled = compiled
         self._device = device
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._prepared: dict[int, Prepared] = {}
         self._bound: dict[tuple[bytes, int], Callable[[], None]] = {}
         self._count = len(compiled.program.inputs) + len(compiled.program.outputs)
         self._nbytes = sum(_argument_sizes(compiled.program))
         self._unpack = struct.Struct(f"{self._count}Q").unpack
-        self._stage: _Stage | None = None
+        self._stage: tuple[_Stage, Callable[[], None]] | None = None
         self._last = b""
-        numbers = [number for dims in compiled.outputs for number in (len(dims), *dims)]
-        self.output_shapes: Any = ffi.new("int64_t[]", numbers or [0])
+        self.output_shapes: Any = ffi.new("int64_t[]", _numbers(compiled.outputs) or [0])
+        in_c = not device.is_gpu and self._nbytes <= _MAX_STAGED_IN_C
+        self._stage_of_c = _Stage(compiled.program) if in_c else None
+        self.stage: Any = self._stage_of_c.table if self._stage_of_c else ffi.NULL
+
+    def launcher(self) -> Callable[[], None]:
+        """What runs the plan on `stage`, which there has to be; by one thread at a time.
+
+        Raises:
+            EngineError: the code cannot be loaded.
+        """
+        assert self._stage_of_c is not None, "C launches only what has a stage"
+        call = _shortest(self._prepare(0).bind(self._stage_of_c.addresses))
+        if not self._compiled.program.arena:
+            return call  # it shares no memory with `run`
+        lock = self._lock
+
+        def launch() -> None:
+            with lock:
+                call()
+
+        return launch
 
     def run(self, addresses: bytes, stream: int) -> None:
         """Run on the tensors at some addresses.
@@ -119,12 +158,13 @@ class ShapePlan:
             return self._bind(addresses, stream)
         self._last = addresses
         if self._stage is None:
-            program = self._compiled.program
-            self._stage = _Stage(program, self._prepare(stream))
-        return partial(self._stage.run, self._unpack(addresses))
+            stage = _Stage(self._compiled.program)
+            self._stage = stage, _shortest(self._prepare(stream).bind(stage.addresses))
+        stage, call = self._stage
+        return partial(stage.run, call, self._unpack(addresses))
 
     def _bind(self, addresses: bytes, stream: int) -> Callable[[], None]:
-        call = self._prepare(stream).bind(self._unpack(addresses))
+        call = _shortest(self._prepare(stream).bind(self._unpack(addresses)))
         if len(self._bound) >= _MAX_BOUND:
             del self._bound[next(iter(self._bound))]
         self._bound[addresses, stream] = call
@@ -168,6 +208,13 @@ class CompiledNode:
         device: where it runs.
         compile_: compiles a model with static shapes.
         max_shapes: for how many input shapes plans are kept.
+
+    Attributes:
+        stage: as for `ShapePlan`, if the shapes are known.
+        launch: runs the group on ``stage``, if there is one.
+
+    Raises:
+        OffloadError, EngineError: compiling or loading failed.
     """
 
     def __init__(
@@ -187,13 +234,17 @@ class CompiledNode:
         self._compile = compile_
         self._max_shapes = max_shapes
         self._lock = threading.RLock()
-        self._plans: OrderedDict[Dims, ShapePlan] = OrderedDict()
+        self._plans: OrderedDict[bytes, ShapePlan] = OrderedDict()
         self._static: Compiled | None = compiled
         if compiled is None and all(value.is_static for value in inputs):
             self._static = self._specialise(tuple(_extents(value) for value in inputs))
+        self.stage: Any = ffi.NULL
+        self.launch: Callable[[], None] | None = None
         if self._static is not None:
-            self._plans[self._static.inputs] = ShapePlan(self._static, self.device)
+            plan = self._plans[_key(self._static.inputs)] = ShapePlan(self._static, self.device)
             self._model = None  # it has the weights
+            if plan.stage:
+                self.stage, self.launch = plan.stage, plan.launcher()
         _alive.add(self)
 
     @property
@@ -220,33 +271,30 @@ class CompiledNode:
         """Rank and dims of each input, then of each output; none if they are known at run time only."""
         if self._static is None:
             return []
-        return [number for dims in (*self._static.inputs, *self._static.outputs) for number in (len(dims), *dims)]
+        return _numbers((*self._static.inputs, *self._static.outputs))
 
     @property
     def plan(self) -> ShapePlan:
         """The plan for the shapes that are known."""
         assert self._static is not None, "C asks for it only if `known_shapes` has some"
-        return self._plans[self._static.inputs]
+        return self._plans[_key(self._static.inputs)]
 
-    def plan_for(self, numbers: Any) -> ShapePlan:
+    def plan_for(self, shapes: bytes) -> ShapePlan:
         """The plan for the shapes of a run; compiled if they are new.
 
         Args:
-            numbers: rank and dims of each input, a C array.
+            shapes: rank and dims of each input, as C has them.
 
         Raises:
             OffloadError, EngineError: compiling failed.
         """
-        return self._plan(_parse(numbers, len(self.inputs)))
-
-    def _plan(self, dims: Dims) -> ShapePlan:
         with self._lock:
-            plan = self._plans.get(dims)
+            plan = self._plans.get(shapes)
             if plan is not None:
-                self._plans.move_to_end(dims)
+                self._plans.move_to_end(shapes)
                 return plan
-            plan = ShapePlan(self._specialise(dims), self.device)
-            self._plans[dims] = plan
+            plan = ShapePlan(self._specialise(_parse(shapes)), self.device)
+            self._plans[shapes] = plan
             while len(self._plans) > self._max_shapes:
                 # another thread may be running it: it is closed when the last reference goes
                 self._plans.popitem(last=False)
@@ -308,12 +356,17 @@ def _extents(value: Value) -> tuple[int, ...]:
     return tuple(dim for dim in value.dims or () if isinstance(dim, int))
 
 
-def _parse(numbers: Any, count: int) -> Dims:
-    """The dims of ``count`` tensors, each written as its rank and its extents."""
+def _key(shapes: Dims) -> bytes:
+    numbers = _numbers(shapes)
+    return struct.pack(f"{len(numbers)}q", *numbers)
+
+
+def _parse(key: bytes) -> Dims:
+    """The dims in what `_key` makes."""
+    numbers = memoryview(key).cast("q").tolist()
     found: list[tuple[int, ...]] = []
-    at = 0
-    for _ in range(count):
-        rank = numbers[at]
-        found.append(tuple(numbers[at + 1 : at + 1 + rank]))
-        at += 1 + rank
+    while numbers:
+        end = 1 + numbers[0]
+        found.append(tuple(numbers[1:end]))
+        numbers = numbers[end:]
     return tuple(found)

@@ -6,8 +6,10 @@
 
 #include <alloca.h>
 #include <pthread.h>
-#include <stdlib.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "shim.h"
@@ -16,6 +18,9 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { BASELINE = 23, MAX_TENSORS = 4096, MAX_RANK = 64, ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, AMD = 0x1002 };
+
+// What Python returns in place of a status that it could not make: an error got past its last handler, or was Ctrl-C.
+enum { ESCAPED = 1, INTERRUPTED = 2 };
 
 // Slots of OrtApi.
 enum {
@@ -104,6 +109,8 @@ typedef struct {
   uint64_t id;
   uint32_t inputs, outputs;
   int32_t on_stream;
+  const uint64_t* stage;   // memory that small tensors are copied to and from, see ort_link.h; or NULL
+  atomic_flag stage_taken; // by a run
   size_t length;     // of `shapes`, 0 if they are not known before a run
   int64_t shapes[];  // of inputs and outputs: rank, dims
 } node_t;
@@ -157,6 +164,16 @@ static status_t* make_status(const function_t* api, int32_t code, const char* te
 static status_t* failed(const runtime_t* runtime, const char* text) { return make_status(runtime->api, ORT_FAIL, text); }
 
 static status_t* gone(const runtime_t* runtime) { return failed(runtime, python_problem()); }
+
+// The status of what Python did. Ctrl-C, if it came meanwhile, was meant for the host, which gets it when it goes on.
+static status_t* settled(const runtime_t* runtime, uintptr_t status) {
+  if (status == ESCAPED) return failed(runtime, "HipDNNExecutionProvider: an error escaped from Python");
+  if (status != INTERRUPTED) return (status_t*)status;
+  raise(SIGINT);
+  return failed(runtime, "HipDNNExecutionProvider: interrupted");
+}
+
+#define ASK(runtime, function, ...) settled(runtime, ort.function(__VA_ARGS__))
 
 // Each function that goes to Python starts with this: from some moment in the exit of a Python host on, it is not there.
 #define NEED_PYTHON(runtime) \
@@ -274,11 +291,24 @@ static uintptr_t make_outputs(uintptr_t call, const int64_t* shapes) {
   return ADDRESS(allocate_outputs((const call_t*)call, shapes));
 }
 
-static status_t* to_python(const call_t* call, const int64_t* dims) {
+static status_t* to_python(const call_t* call, const int64_t* dims, size_t length) {
   void* stream = NULL;
   if (call->node->on_stream)
     CHECK(CALL(call->api, CONTEXT_GET_STREAM, status_t* (*)(const void*, void**))(call->context, &stream));
-  return (status_t*)ort.compute(call->node->id, ADDRESS(call), (const char*)call->addresses, ADDRESS(stream), dims);
+  return ASK(call->node->runtime, compute, call->node->id, ADDRESS(call), (const char*)call->addresses,
+             ADDRESS(stream), dims, length);
+}
+
+static status_t* run_on_stage(const call_t* call) {
+  const node_t* node = call->node;
+  const uint64_t* place = node->stage;
+  const uintptr_t* address = call->addresses;
+  for (uint32_t i = 0; i < node->inputs; ++i, place += 2, ++address)
+    if (place[1]) memcpy((void*)place[0], (const void*)*address, place[1]);
+  CHECK(ASK(node->runtime, launch, node->id));
+  for (uint32_t i = 0; i < node->outputs; ++i, place += 2, ++address)
+    if (place[1]) memcpy((void*)*address, (const void*)place[0], place[1]);
+  return NULL;
 }
 
 static status_t* compute_unknown(const call_t* call) {
@@ -287,14 +317,14 @@ static status_t* compute_unknown(const call_t* call) {
   record_t record = {dims, 0};
   status_t* status = get_inputs(call, record_dims, &record);
   if (!status && record.too_many) status = failed(call->node->runtime, "a tensor has more than 64 dims");
-  if (!status) status = to_python(call, dims);
+  if (!status) status = to_python(call, dims, (size_t)(record.at - dims));
   free(dims);
   return status;
 }
 
 static status_t* node_compute(void* this, void* state, void* context) {
   (void)state;
-  const node_t* node = this;
+  node_t* node = this;
   NEED_PYTHON(node->runtime);
   call_t call = {node, node->runtime->api, context, alloca((node->inputs + node->outputs + 1) * sizeof(uintptr_t))};
   if (!node->length) return compute_unknown(&call);
@@ -303,7 +333,12 @@ static status_t* node_compute(void* this, void* state, void* context) {
   // ONNX Runtime checks the model's inputs only; what comes from another node may have other dims than were inferred.
   if (!comparison.same) return compute_unknown(&call);
   CHECK(allocate_outputs(&call, comparison.at));
-  return to_python(&call, NULL);
+  // Nobody waits here: the thread that has the stage needs Python, which this one may be holding.
+  if (!node->stage || atomic_flag_test_and_set_explicit(&node->stage_taken, memory_order_acquire))
+    return to_python(&call, NULL, 0);
+  status_t* status = run_on_stage(&call);
+  atomic_flag_clear_explicit(&node->stage_taken, memory_order_release);
+  return status;
 }
 
 static status_t* node_create_state(void* this, void* context, void** state) {
@@ -315,7 +350,7 @@ static status_t* node_create_state(void* this, void* context, void** state) {
 static void node_release_state(void* this, void* state) { (void)this, (void)state; }
 
 static uintptr_t make_node(uintptr_t runtime, uint64_t id, int32_t on_stream, uint32_t inputs, uint32_t outputs,
-                           const int64_t* shapes, size_t length) {
+                           const int64_t* shapes, size_t length, const uint64_t* stage) {
   if (inputs > MAX_TENSORS || outputs > MAX_TENSORS) return 0;
   node_t* node = calloc(1, sizeof(*node) + length * sizeof(*shapes));
   if (!node) return 0;
@@ -328,6 +363,8 @@ static uintptr_t make_node(uintptr_t runtime, uint64_t id, int32_t on_stream, ui
                    .inputs = inputs,
                    .outputs = outputs,
                    .on_stream = on_stream,
+                   .stage = stage,
+                   .stage_taken = ATOMIC_FLAG_INIT,
                    .length = length};
   if (length) memcpy(node->shapes, shapes, length * sizeof(*shapes));
   return ADDRESS(node);
@@ -343,14 +380,14 @@ static const char* provider_name(const void* this) {
 static status_t* ep_get_capability(void* this, const void* graph, void* support) {
   const ep_t* ep = this;
   NEED_PYTHON(ep->runtime);
-  return (status_t*)ort.capability(ep->id, ADDRESS(graph), ADDRESS(support));
+  return ASK(ep->runtime, capability, ep->id, ADDRESS(graph), ADDRESS(support));
 }
 
 static status_t* ep_compile(void* this, const void** graphs, const void** nodes, size_t count, void** infos,
                             void** context_nodes) {
   const ep_t* ep = this;
   NEED_PYTHON(ep->runtime);
-  return (status_t*)ort.compile(ep->id, ADDRESS(graphs), ADDRESS(nodes), count, ADDRESS(infos),
+  return ASK(ep->runtime, compile, ep->id, ADDRESS(graphs), ADDRESS(nodes), count, ADDRESS(infos),
                                 ADDRESS(context_nodes));
 }
 
@@ -367,7 +404,7 @@ static void ep_release_nodes(void* this, void** infos, size_t count) {
 static status_t* ep_set_dynamic_options(void* this, const char* const* keys, const char* const* values, size_t count) {
   const ep_t* ep = this;
   NEED_PYTHON(ep->runtime);
-  return (status_t*)ort.dynamic_options(ep->id, ADDRESS(keys), ADDRESS(values), count);
+  return ASK(ep->runtime, dynamic_options, ep->id, ADDRESS(keys), ADDRESS(values), count);
 }
 
 static const char* ep_get_compatibility(void* this, const void* graph) {
@@ -391,7 +428,7 @@ static status_t* factory_create_ep(void* this, const void* const* devices, const
                .set_dynamic_options = ep_set_dynamic_options,
                .get_compatibility = ep_get_compatibility,
                .runtime = runtime};
-  status_t* status = (status_t*)ort.create_ep(ADDRESS(runtime), ADDRESS(devices), ADDRESS(metadata), count,
+  status_t* status = ASK(runtime, create_ep, ADDRESS(runtime), ADDRESS(devices), ADDRESS(metadata), count,
                                               ADDRESS(options), ADDRESS(logger), &ep->id);
   if (status)
     free(ep);
@@ -438,7 +475,7 @@ static status_t* factory_create_allocator(void* this, const void* memory_info, c
                              .reserve = allocator_allocate,
                              .allocate_on_stream = allocator_take,
                              .memory_info = memory_info};
-  status_t* status = (status_t*)ort.create_allocator(ADDRESS(runtime), ADDRESS(memory_info), &allocator->id);
+  status_t* status = ASK(runtime, create_allocator, ADDRESS(runtime), ADDRESS(memory_info), &allocator->id);
   if (status || !allocator->id)  // no memory of ours: ONNX Runtime uses its own
     free(allocator);
   else
@@ -464,7 +501,7 @@ static _Bool transfer_can_copy(const void* this, const void* from, const void* t
 static status_t* transfer_copy(void* this, const void** sources, void** targets, void** streams, size_t count) {
   runtime_t* runtime = ((transfer_t*)this)->runtime;
   NEED_PYTHON(runtime);
-  return (status_t*)ort.copy(ADDRESS(runtime), ADDRESS(sources), ADDRESS(targets), ADDRESS(streams), count);
+  return ASK(runtime, copy, ADDRESS(runtime), ADDRESS(sources), ADDRESS(targets), ADDRESS(streams), count);
 }
 
 static status_t* factory_create_data_transfer(void* this, void** out) {
@@ -488,13 +525,13 @@ static void notification_release(void* this) {
 static status_t* notification_activate(void* this) {
   const notification_t* notification = this;
   NEED_PYTHON(notification->runtime);
-  return (status_t*)ort.record_event(ADDRESS(notification->runtime), notification->id);
+  return ASK(notification->runtime, record_event, ADDRESS(notification->runtime), notification->id);
 }
 
 static status_t* notification_wait_on_device(void* this, void* stream) {
   const notification_t* notification = this;
   NEED_PYTHON(notification->runtime);
-  return (status_t*)ort.wait_event(ADDRESS(notification->runtime), notification->id, ADDRESS(stream));
+  return ASK(notification->runtime, wait_event, ADDRESS(notification->runtime), notification->id, ADDRESS(stream));
 }
 
 static status_t* notification_wait_on_host(void* this) { return notification_wait_on_device(this, NULL); }
@@ -512,7 +549,7 @@ static status_t* stream_create_notification(void* this, void** out) {
                            notification_wait_on_host,
                            stream->runtime,
                            0};
-  status_t* status = (status_t*)ort.create_event(ADDRESS(stream->runtime), stream->id, &made->id);
+  status_t* status = ASK(stream->runtime, create_event, ADDRESS(stream->runtime), stream->id, &made->id);
   if (status)
     free(made);
   else
@@ -523,7 +560,7 @@ static status_t* stream_create_notification(void* this, void** out) {
 static status_t* stream_flush(void* this) {
   const stream_t* stream = this;
   NEED_PYTHON(stream->runtime);
-  return (status_t*)ort.flush_stream(ADDRESS(stream->runtime), stream->id);
+  return ASK(stream->runtime, flush_stream, ADDRESS(stream->runtime), stream->id);
 }
 
 static status_t* stream_on_run_end(void* this) { (void)this; return NULL; }
@@ -546,7 +583,7 @@ static status_t* factory_create_stream(void* this, const void* device, const voi
                      stream_flush, stream_on_run_end, runtime,           0,
                      NULL};
   uintptr_t handle = 0;
-  status_t* status = (status_t*)ort.create_stream(ADDRESS(runtime), ADDRESS(device), &made->id, &handle);
+  status_t* status = ASK(runtime, create_stream, ADDRESS(runtime), ADDRESS(device), &made->id, &handle);
   made->handle = (void*)handle;
   if (status)
     free(made);
@@ -566,7 +603,7 @@ static status_t* factory_get_supported_devices(void* this, const void* const* de
   runtime_t* runtime = ((factory_t*)this)->runtime;
   *number = 0;
   NEED_PYTHON(runtime);
-  return (status_t*)ort.supported_devices(ADDRESS(runtime), ADDRESS(devices), count, ADDRESS(out), max, number);
+  return ASK(runtime, supported_devices, ADDRESS(runtime), ADDRESS(devices), count, ADDRESS(out), max, number);
 }
 
 static status_t* factory_validate_compatibility(void* this, const void* const* devices, size_t count, const char* text,
@@ -574,7 +611,7 @@ static status_t* factory_validate_compatibility(void* this, const void* const* d
   (void)devices, (void)count;
   runtime_t* runtime = ((factory_t*)this)->runtime;
   NEED_PYTHON(runtime);
-  return (status_t*)ort.compatibility(ADDRESS(runtime), text, answer);
+  return ASK(runtime, compatibility, ADDRESS(runtime), text, answer);
 }
 
 static const factory_t factory_form = {.version = BASELINE,
@@ -650,7 +687,7 @@ EXPORT status_t* CreateEpFactories(const char* name, const api_base_t* base, con
   }
   runtime_t* runtime = runtime_of(base, api, version);
   if (!runtime) return make_status(api, ORT_FAIL, "out of memory");
-  status_t* status = (status_t*)ort.create_factory(ADDRESS(runtime), name ? name : "", ADDRESS(logger));
+  status_t* status = ASK(runtime, create_factory, ADDRESS(runtime), name ? name : "", ADDRESS(logger));
   if (status) return status;
   factories[0] = &runtime->factory;
   *count = 1;

@@ -1,7 +1,8 @@
 // What the ONNX Runtime half of the shim (ort.c) and the Python package share, in the manner of link.h.
 //
 // A `runtime` is the address of what ort.c keeps for one ONNX Runtime in this process. Functions that can fail return
-// the address of an OrtStatus, 0 if all went well. Objects of ours travel as numbers that Python hands out.
+// the address of an OrtStatus, 0 if all went well, and from Python also ESCAPED or INTERRUPTED of ort.c. Objects of ours
+// travel as numbers that Python hands out.
 
 typedef struct {
   // From the shim.
@@ -10,9 +11,10 @@ typedef struct {
   uint32_t (*version)(uintptr_t runtime);      // of the OrtApi: 23, or 24 if slots of 1.24 may be used
   uintptr_t (*fail)(uintptr_t runtime, int32_t code, const char* text);
   // An OrtNodeComputeInfo. `shapes` are the dims of its inputs, then of its outputs, each as rank and dims; NULL if they
-  // are known at run time only. 0 if there is no memory.
+  // are known at run time only. `stage` is NULL, or an address and a number of bytes for each input, then for each
+  // output: memory that stays valid until `release_node`, and that `launch` runs the node on. 0 if there is no memory.
   uintptr_t (*make_node)(uintptr_t runtime, uint64_t node, int32_t on_stream, uint32_t inputs, uint32_t outputs,
-                         const int64_t* shapes, size_t length);
+                         const int64_t* shapes, size_t length, const uint64_t* stage);
   // Has ONNX Runtime allocate the outputs of a call whose shapes were not known; their addresses follow the inputs'.
   uintptr_t (*make_outputs)(uintptr_t call, const int64_t* shapes);
 
@@ -33,8 +35,11 @@ typedef struct {
   uintptr_t (*compatibility)(uintptr_t runtime, const char* text, int32_t* answer);
   uintptr_t (*compatibility_text)(uint64_t ep); // valid as long as the provider; 0 if there is none
   // One execution. `addresses` are those of the inputs and, where the shapes were known, of the outputs. `dims` are
-  // those of the inputs where they were not known, as rank and dims each, otherwise NULL.
-  uintptr_t (*compute)(uint64_t node, uintptr_t call, const char* addresses, uintptr_t stream, const int64_t* dims);
+  // those of the inputs where they were not known, as rank and dims each, `length` numbers; otherwise NULL.
+  uintptr_t (*compute)(uint64_t node, uintptr_t call, const char* addresses, uintptr_t stream, const int64_t* dims,
+                       size_t length);
+  // One execution on the node's stage, by one thread at a time.
+  uintptr_t (*launch)(uint64_t node);
 
   // Device memory. An `allocator` and a `stream` are numbers as well.
   int32_t (*stream_aware)(uintptr_t runtime);

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -137,6 +139,41 @@ def exit_with_thread() -> None:
     thread.join()
 
 
+def interrupts() -> None:
+    """Ctrl-C reaches the program wherever it comes, and no run that returns is wrong for it."""
+    made = session(add(), strict="1")
+    given = [add().feeds(seed) for seed in range(8)]
+    wants = [feeds["a"] + feeds["b"] for feeds in given]
+    failures: list[str] = []
+    armed = threading.Event()
+
+    def press() -> None:
+        for number in range(200):
+            armed.wait()
+            armed.clear()
+            time.sleep(number % 20 * 1e-4)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    for _ in range(200):
+        armed.set()
+        end = time.monotonic() + 20
+        try:
+            while time.monotonic() < end:
+                for feeds, want in zip(given, wants, strict=True):
+                    try:
+                        got = made.run(None, feeds)[0]
+                    except Exception as error:  # it came while the group ran: the run fails, and then it is raised
+                        failures.append(str(error))
+                    else:
+                        assert (got == want).all()
+        except KeyboardInterrupt:
+            continue
+        raise AssertionError("Ctrl-C was lost")
+    assert right(made)
+    assert all(text.endswith("HipDNNExecutionProvider: interrupted") for text in failures), failures
+
+
 def errors_everywhere() -> None:
     """An error in a function that ONNX Runtime calls is an error of the caller's or one in the log; never a crash."""
     from fusilli_plugin.ort_ep import devices, provider
@@ -160,8 +197,11 @@ def errors_everywhere() -> None:
     def make() -> object:
         return session(add())
 
-    made = session(add())
-    during(nodes.ShapePlan, "run", partial(right, made), raises=True)
+    made, model = session(add()), conv_relu(batch="n")
+    by_shape = partial(session(model).run, None, model.feeds(0, {"n": 1}))
+    during(nodes.ShapePlan, "run", by_shape, raises=True)
+    during(nodes.CompiledNode, "plan_for", by_shape, raises=True)
+    during(nodes.ShapePlan, "launcher", make, raises=True)
     during(provider.Provider, "set_options", partial(fusilli_plugin.ep_report, made), raises=True)
     during(provider.Provider, "compile", make, raises=True)
     during(provider.Provider, "capability", make, raises=False)
@@ -169,7 +209,7 @@ def errors_everywhere() -> None:
     during(nodes.CompiledNode, "close", make, raises=False)
     during(provider, "engines_for", make, raises=True)
     during(devices, "chosen", make, raises=True)
-    del made
+    del made, by_shape
     gc.collect()
     during(devices, "offer", again, raises=True)
     during(devices, "check", again, raises=True)
@@ -187,7 +227,7 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
         twenty_sessions, flat_memory, threads, register_again, fork, exit_with_sessions, exit_with_thread,
-        errors_everywhere, library_by_hand,
+        errors_everywhere, interrupts, library_by_hand,
     )
 }  # fmt: skip
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fusilli_plugin.ort_ep.groups import Role, group
@@ -69,6 +69,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Role], dict[int, list[int]]]:
     return roles, edges
 
 
+@settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(graphs())
 def test_groups_hold_what_they_may_and_can_run(given_graph: tuple[list[Role], dict[int, list[int]]]) -> None:
     roles, edges = given_graph

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -174,21 +176,76 @@ def test_operators_of_transformers(make: Make, dtype: Any) -> None:
     test_operators_are_claimed_and_agree_with_the_cpu_provider(make, dtype)
 
 
-def test_the_provider_runs_what_it_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[int] = []
-    original = nodes.ShapePlan.run
-    monkeypatch.setattr(nodes.ShapePlan, "run", lambda self, *given: (runs.append(1), original(self, *given))[1])
-    made = session(add())
-    made.run(None, add().feeds())
-    assert runs == [1]
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How each run of a group was made, in order: on C's stage, or on ONNX Runtime's addresses."""
+    found: list[str] = []
+    launcher, run = nodes.ShapePlan.launcher, nodes.ShapePlan.run
+
+    def noted_launcher(self: nodes.ShapePlan) -> Callable[[], None]:
+        launch = launcher(self)
+        return lambda: (found.append("stage"), launch())[1]
+
+    monkeypatch.setattr(nodes.ShapePlan, "launcher", noted_launcher)
+    monkeypatch.setattr(nodes.ShapePlan, "run", lambda self, *given: (found.append("addresses"), run(self, *given))[1])
+    return found
 
 
-def test_addresses_that_change_and_addresses_that_stay_give_the_same() -> None:
-    model = conv_relu()
+def rows(count: int) -> Model:
+    """An addition of ``count`` rows of 4 KiB."""
+    model = Model("rows")
+    return model.output(model.add("Add", model.input("a", count, 1024), model.input("b", count, 1024)))
+
+
+@pytest.mark.parametrize(("count", "way"), [(1, "stage"), (2, "stage"), (3, "addresses"), (32, "addresses")])
+def test_small_tensors_go_through_a_stage_and_large_ones_are_used_in_place(
+    runs: list[str], count: int, way: str
+) -> None:
+    model = rows(count)
     made = session(model)
     kept = model.feeds(0)
-    for seed in (0, 1, 0, 0, 0, 2, 0):
+    for seed in (0, 1, 0, 0, 0, 2, 0):  # addresses that change and addresses that stay
         feeds = kept if seed == 0 else model.feeds(seed)
+        np.testing.assert_array_equal(made.run(None, feeds)[0], feeds["a"] + feeds["b"])
+    assert runs == [way] * 7
+
+
+def test_a_thread_that_finds_the_stage_taken_does_without(monkeypatch: pytest.MonkeyPatch, runs: list[str]) -> None:
+    """The first run waits inside the group until a second one of the same session has finished."""
+    entered, finished = threading.Event(), threading.Event()
+    launcher = nodes.ShapePlan.launcher
+
+    def slow_launcher(self: nodes.ShapePlan) -> Callable[[], None]:
+        launch = launcher(self)
+
+        def wait_and_launch() -> None:
+            if not entered.is_set():
+                entered.set()
+                assert finished.wait(60)
+            launch()
+
+        return wait_and_launch
+
+    monkeypatch.setattr(nodes.ShapePlan, "launcher", slow_launcher)
+    made, first, second = session(add()), add().feeds(1), add().feeds(2)
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(made.run, None, first)
+        assert entered.wait(60)
+        np.testing.assert_array_equal(made.run(None, second)[0], second["a"] + second["b"])
+        finished.set()
+        np.testing.assert_array_equal(pending.result(60)[0], first["a"] + first["b"])
+    assert runs == ["addresses", "stage"]
+    made.run(None, first)
+    assert runs[2:] == ["stage"]
+
+
+@pytest.mark.parametrize("rows_", ["n", 0])
+def test_empty_tensors(rows_: int | str) -> None:
+    model = Model("empty")
+    x, w = model.input("x", rows_, 8), model.constant("w", weight(0, 8, 4))
+    made = session(model.output(model.add("MatMul", x, w)))
+    for count in (0, 3, 0) if rows_ == "n" else (0,):
+        feeds = {"x": np.ones((count, 8), F32)}
         check(model, made, rtol=1e-5, atol=1e-6, feeds=feeds)
 
 
@@ -276,12 +333,11 @@ def test_what_does_not_compile_stays_with_onnx_runtime(monkeypatch: pytest.Monke
 
 
 def test_an_error_in_a_run_names_the_nodes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    made = session(conv_relu())
-
     def broken(*_: object) -> None:
         raise RuntimeError("the device is on fire")
 
-    monkeypatch.setattr(nodes.ShapePlan, "run", broken)
+    monkeypatch.setattr(nodes.ShapePlan, "launcher", lambda self: broken)
+    made = session(conv_relu())
     with caplog.at_level(logging.CRITICAL), pytest.raises(Exception, match="Conv 'conv_0'.*the device is on fire"):
         made.run(None, conv_relu().feeds())
 
