@@ -26,6 +26,7 @@ import numpy as np
 from graph_api import CompileError, DataType, Graph, Node, TensorAttr
 from iree_bridge import padded
 from iree_bridge._mlir import PassManager, ir
+from iree_bridge.positions import keep_inside
 from iree_bridge.target import Target
 from iree_bridge.types import ELEMENT, TORCH_CODE, builtin_tensor, value_tensor
 from iree_bridge.variants import Variant, choose
@@ -430,6 +431,7 @@ class Emitter:
             parsed = ir.Operation.parse(text)
             name = f"{ir.StringAttr(parsed.attributes['sym_name']).value}_{len(self._functions)}"
             parsed.attributes["sym_name"] = ir.StringAttr.get(name)
+            keep_inside(parsed)
             self._module.body.append(parsed)
             self._functions[text] = name
         callee = {"callee": ir.FlatSymbolRefAttr.get(self._functions[text])}

@@ -13,7 +13,7 @@ from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.imported import Constant, TensorInfo
 
-__all__ = ["ENTRY", "info_of", "lift_literals", "location_name", "make_entry", "order_arguments"]
+__all__ = ["ENTRY", "drop_devices", "info_of", "lift_literals", "location_name", "make_entry", "order_arguments"]
 
 ENTRY = "main"
 
@@ -57,6 +57,18 @@ def location_name(location: Any) -> str:
 def make_entry(function: Any) -> None:
     """Name a function ``main``."""
     function.attributes["sym_name"] = ir.StringAttr.get(ENTRY, context=function.context)
+
+
+def drop_devices(function: Any) -> None:
+    """Replace the devices that operations name by none: where a model runs is decided when it is loaded."""
+    for view in list(function.regions[0].blocks[0].operations):
+        op = view.operation
+        if op.name == "torch.constant.device":
+            with ir.InsertionPoint(op), op.location:
+                type_ = ir.Type.parse("!torch.none", context=op.context)
+                none = ir.Operation.create("torch.constant.none", results=[type_]).result
+            op.results[0].replace_all_uses_with(none)
+            op.erase()
 
 
 def order_arguments(function: Any, order: Sequence[tuple[int, str]]) -> None:

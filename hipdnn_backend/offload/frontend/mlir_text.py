@@ -8,7 +8,7 @@ from typing import Any
 from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.conversion import clean, complaints, unconverted
-from hipdnn_backend.offload.frontend.functions_ir import info_of, lift_literals, location_name, make_entry
+from hipdnn_backend.offload.frontend.functions_ir import drop_devices, info_of, lift_literals, location_name, make_entry
 from hipdnn_backend.offload.frontend.imported import Imported, TensorInfo
 
 __all__ = ["load_text", "parse"]
@@ -34,6 +34,7 @@ def load_text(path: Path, context: Any) -> Imported:
     function = _only_function(module)
     name = ir.StringAttr(function.attributes["sym_name"]).value
     make_entry(function)
+    drop_devices(function)
     if any(True for _ in unconverted(module)):
         _convert(module)
     constants = lift_literals(function)

@@ -12,7 +12,7 @@ import numpy as np
 from hipdnn_backend.offload._mlir import PassManager, fx_importer, ir
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.conversion import source_name
-from hipdnn_backend.offload.frontend.functions_ir import info_of, lift_literals, order_arguments
+from hipdnn_backend.offload.frontend.functions_ir import drop_devices, info_of, lift_literals, order_arguments
 from hipdnn_backend.offload.frontend.imported import Constant, Imported
 
 __all__ = ["load_torch"]
@@ -46,6 +46,7 @@ def load_torch(source: Any, example: Sequence[Any], context: Any) -> Imported:
         raise ModelError(written[0], "torch-export", "the module writes to it; only functions of the inputs are run")
     module = _imported(program, context)
     function = module.body.operations[0].operation
+    drop_devices(function)
     states, order = _arguments(program)
     order_arguments(function, order)
     constants = [Constant(name, _numpy(torch, value)) for name, value in states]
