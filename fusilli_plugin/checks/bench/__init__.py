@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fusilli_plugin.checks.bench import edge
+from fusilli_plugin.checks.bench import edge, session
 from fusilli_plugin.checks.bench.edge import Edge
 from fusilli_plugin.checks.bench.measurement import Measurement, Unit, report
 from fusilli_plugin.checks.bench.samplers import build_sampler, compile_samplers, launch_samplers, native_compiler
+from fusilli_plugin.checks.bench.session import Sessions
 from iree_bridge import Options, Target
 
 __all__ = ["GOALS", "TARGETS", "Measurement", "measure", "native_compiler", "report"]
 
 GOALS = {"compile": 1.15, "build": 15e-3, "call": 4e-6, "run": 10e-6}
-"""Compile: times the native compiler's time. The others: seconds. Goals of the C edge: ``edge.GOALS``."""
+"""Compile: times the native compiler's time. The others: seconds. Goals of the C edge: ``edge.GOALS``;
+of ONNX Runtime: ``session.GOALS``."""
 
 TARGETS = ("cpu", "gfx942")
 
@@ -82,6 +84,8 @@ def _probes(folder: Path, calls: int, targets: Sequence[str]) -> list[_Probe]:
     host.warm()
     probes.append(_Probe(edge.GOALS, host.sample, skipped=host.skipped))
     probes.append(_Probe(edge.HIP_GOALS, host.sample_hip, skipped=host.hip_skipped))
+    sessions = Sessions(calls)
+    probes.append(_Probe(session.GOALS, sessions.sample, skipped=sessions.skipped))
     return probes
 
 
