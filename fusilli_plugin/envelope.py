@@ -1,7 +1,8 @@
 """The frame of a serialized plan: what it is, and a digest, since nothing else in it says so of every byte.
 
-0: 8 bytes of magic; 8: version; 12: kind; 16: size of this header; 20: SHA-256 of what follows; 52: the compiled
-artifact. Numbers are little-endian, of 32 bits. The digest finds damage; it does not tell who made the plan.
+0: 8 bytes of magic; 8: version; 12: kind; 16: size of this header; 20: SHA-256 of what follows; 52: the payload, which
+is a compiled artifact or, if ONNX Runtime runs it, a graph. Numbers are little-endian, of 32 bits. The digest finds
+damage; it does not tell who made the plan.
 """
 
 from __future__ import annotations
@@ -12,22 +13,25 @@ from typing import Final
 
 from graph_api import NotSupportedError
 
-__all__ = ["seal", "unseal"]
+__all__ = ["ARTIFACT", "ONNX_GRAPH", "seal", "unseal"]
 
 _HEADER: Final = struct.Struct("<8sIII32s")
 _MAGIC: Final = b"FUSIPLAN"
 _VERSION: Final = 1
-_ARTIFACT: Final = 2  # a kind; the provider before this one kept graphs, under 1
+# Kinds; the provider before this one kept graphs, under 1.
+ARTIFACT: Final = 2
+ONNX_GRAPH: Final = 3
+_KINDS: Final = {ARTIFACT: "compiled code", ONNX_GRAPH: "ONNX nodes"}
 
 
-def seal(payload: bytes) -> bytes:
-    """An artifact with the header in front."""
+def seal(payload: bytes, kind: int = ARTIFACT) -> bytes:
+    """A payload with the header in front."""
     digest = hashlib.sha256(payload).digest()
-    return _HEADER.pack(_MAGIC, _VERSION, _ARTIFACT, _HEADER.size, digest) + payload
+    return _HEADER.pack(_MAGIC, _VERSION, kind, _HEADER.size, digest) + payload
 
 
-def unseal(data: bytes) -> bytes:
-    """The artifact in a serialized plan.
+def unseal(data: bytes, wanted: int = ARTIFACT) -> bytes:
+    """The payload in a serialized plan of the kind that is wanted.
 
     Raises:
         NotSupportedError: it is none, of another version or kind, or damaged.
@@ -37,8 +41,9 @@ def unseal(data: bytes) -> bytes:
     _, version, kind, size, digest = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise NotSupportedError("", "plan", f"the serialized plan is of version {version}, this engine has {_VERSION}")
-    if kind != _ARTIFACT:
-        raise NotSupportedError("", "plan", f"the serialized plan is of kind {kind}; {_ARTIFACT} holds compiled code")
+    if kind != wanted:
+        reason = f"the serialized plan is of kind {kind}; {wanted} holds {_KINDS[wanted]}"
+        raise NotSupportedError("", "plan", reason)
     if size != _HEADER.size:
         raise NotSupportedError("", "plan", f"the serialized plan has a header of {size} bytes, not {_HEADER.size}")
     payload = data[size:]

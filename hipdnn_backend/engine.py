@@ -16,11 +16,13 @@ __all__ = [
     "BindablePlan",
     "Engine",
     "EngineId",
+    "FallbackEngine",
     "Override",
     "Plan",
     "Support",
     "engine_id",
     "engine_name",
+    "is_fallback",
 ]
 
 EngineId = NewType("EngineId", int)
@@ -207,6 +209,20 @@ class PortableEngine(Engine, Protocol):
             EngineError: the name means nothing.
         """
         ...
+
+
+class FallbackEngine(Engine, Protocol):
+    """An engine that runs what no other takes of a model, as ONNX nodes; see `hipdnn_backend.onnx_op`. Optional."""
+
+    @property
+    def is_fallback(self) -> bool:
+        """True: it comes after all others, and models that need it are offloaded instead of refused."""
+        ...
+
+
+def is_fallback(engine: Engine) -> bool:
+    """Whether an engine is a `FallbackEngine`."""
+    return getattr(engine, "is_fallback", False) is True
 
 
 def engine_id(name: str) -> EngineId:

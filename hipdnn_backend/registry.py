@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hipdnn_backend.engine import KNOWN_ENGINES, Engine, EngineId, engine_id
-from hipdnn_backend.errors import EngineError, NoEngineError
+from hipdnn_backend.engine import KNOWN_ENGINES, Engine, EngineId, engine_id, is_fallback
+from hipdnn_backend.errors import EngineError, NoEngineError, did_you_mean
 from hipdnn_backend.plugin_library import PluginLibrary
 from hipdnn_backend.search import LoadingMode, Problem, find_plugin_files
 
@@ -57,7 +57,7 @@ class Entry:
 class Registry:
     """Engines in the order in which hipDNN would ask them: given ones, entry points by name, plugins by path.
 
-    Of two engines with one id the first stays, as in hipDNN.
+    Fallback engines come last. Of two engines with one id the first stays, as in hipDNN.
 
     Attributes:
         entries: engines with their origins.
@@ -76,7 +76,7 @@ class Registry:
                 _LOG.info("%s: %s", entry.origin, reason)
             else:
                 self.problems += (Problem(entry.origin, reason),)
-        self.entries: tuple[Entry, ...] = tuple(kept.values())
+        self.entries: tuple[Entry, ...] = tuple(sorted(kept.values(), key=lambda entry: is_fallback(entry.engine)))
         self._libraries: list[PluginLibrary] = []
 
     @classmethod
@@ -137,8 +137,9 @@ class Registry:
             if engine.id == wanted:
                 return engine
         known = ", ".join(engine.name for engine in self.engines) or "none"
+        near = did_you_mean(which, self.names.values())
         left_out = "".join(f"; left out: {problem}" for problem in self.problems)
-        raise NoEngineError("registry", f"there is no engine {which}; there are: {known}{left_out}")
+        raise NoEngineError("registry", f"there is no engine {which}{near}; there are: {known}{left_out}")
 
     def close(self) -> None:
         """Close the plugins that `find` loaded; their engines are not usable afterwards."""

@@ -34,10 +34,15 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "flatbuffers": ("hipdnn_backend/wire/",),
     "torch": ("hipdnn_backend/offload/",),
     "torch_mlir": ("hipdnn_backend/offload/",),
-    "onnx": ("hipdnn_backend/offload/", "fusilli_plugin/ort_ep/", "fusilli_plugin/checks/"),
+    "onnx": (
+        "hipdnn_backend/offload/",
+        "fusilli_plugin/ort_ep/",
+        "fusilli_plugin/ort_engine.py",
+        "fusilli_plugin/checks/",
+    ),
     # the exceptions of onnx's own file format
     "google.protobuf": ("hipdnn_backend/offload/", "fusilli_plugin/ort_ep/", "fusilli_plugin/checks/"),
-    "onnxruntime": ("fusilli_plugin/ort_ep/", "fusilli_plugin/checks/"),
+    "onnxruntime": ("fusilli_plugin/ort_ep/", "fusilli_plugin/ort_engine.py", "fusilli_plugin/checks/"),
     "click": ("fusilli_plugin/cli/",),
     "rich": ("fusilli_plugin/cli/",),
     "cffi": ("fusilli_plugin/",),

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
+from fusilli_plugin.engine import FusilliEngine
 from hipdnn_backend.offload import Model, load
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend import control_inputs
@@ -41,7 +42,7 @@ class FusilliRep(BackendRep):
         self._bound: dict[str, Array] = {}
         self._model: Model | None = None
         if not self._control.intersection(self._names):
-            self._model = load(model, device=device)
+            self._model = self._load({})
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run once.
@@ -69,6 +70,12 @@ class FusilliRep(BackendRep):
             self._model.close()
             self._model = None
 
+    def _load(self, bound: dict[str, Array]) -> Model:
+        """By our engine alone: what it cannot do is to be seen."""
+        return load(
+            self._proto, device=self._device, inputs=bound, engines=(FusilliEngine("cpu").for_device(self._device),)
+        )
+
     def _feeds(self, inputs: Any) -> dict[str, Array]:
         if not isinstance(inputs, Mapping):
             given: Sequence[Any] = inputs if isinstance(inputs, list | tuple) else [inputs]
@@ -83,7 +90,7 @@ class FusilliRep(BackendRep):
     def _compiled(self, bound: dict[str, Array]) -> Model:
         if self._model is None or not _equal(bound, self._bound):
             self.close()
-            self._model = load(self._proto, device=self._device, inputs=bound)
+            self._model = self._load(bound)
             self._bound = {name: value.copy() for name, value in bound.items()}
         return self._model
 

@@ -11,9 +11,10 @@ import click
 from fusilli_plugin.cli.base import print_json, print_table, printable, progress
 from fusilli_plugin.cli.models import bound_inputs, dims_of, engines_on, targets_engines
 from hipdnn_backend.engine import Support
+from hipdnn_backend.onnx_op import OPERATOR
 
 if TYPE_CHECKING:
-    from hipdnn_backend.offload.pipeline import Partition
+    from hipdnn_backend.offload.pipeline import Partition, Unclaimed
 
 __all__ = ["explain_model"]
 
@@ -97,7 +98,7 @@ def _print(path: Path, found: Partition, absorbed: Mapping[str, str]) -> None:
         for index, group in enumerate(found.groups)
     ]
     print_table(("#", "nodes", "operations", "engine", "as"), rows, title=f"graphs of {path.name}")
-    grouped = {node for group in found.groups for node in group.nodes}
+    engines = {node: group.engine for group in found.groups for node in group.nodes}
     if found.unclaimed:
         print_table(
             ("node", "operation", "why it is no hipDNN operation", "what happens"),
@@ -106,7 +107,7 @@ def _print(path: Path, found: Partition, absorbed: Mapping[str, str]) -> None:
                     printable(each.node),
                     each.operation.removeprefix("torch.aten."),
                     printable("; ".join(dict.fromkeys(_why(answer) for answer in each.reasons.values()))),
-                    "sent as MLIR" if each.node in grouped else "no engine takes it",
+                    _handling(each, engines),
                 )
                 for each in found.unclaimed
             ],
@@ -114,6 +115,12 @@ def _print(path: Path, found: Partition, absorbed: Mapping[str, str]) -> None:
     folded = sum(1 for into in absorbed.values() if not into)
     if absorbed:
         click.echo(f"{folded} nodes were folded away, {len(absorbed) - folded} became part of another node")
+
+
+def _handling(node: Unclaimed, engines: Mapping[str, str]) -> str:
+    if node.node not in engines:
+        return "no engine takes it"
+    return f"stays ONNX, run by {engines[node.node]}" if node.operation == OPERATOR else "sent as MLIR"
 
 
 def _why(answer: Support) -> str:

@@ -24,7 +24,7 @@ def import_custom_op(scope: Scope, node: WireNode, table: wire.CustomOpAttribute
         text = table.data.decode()
     except UnicodeDecodeError as error:
         raise NotSupportedError(
-            node.name, "custom-op", f"the data of '{table.custom_op_id}' is no text: {error}"
+            node.name, "custom-op", f"the data of '{table.custom_op_id}' is no text, as ours is: {error}"
         ) from None
     attributes = CustomOpAttributes(custom_op_id=table.custom_op_id, data=text)
     inputs = {f"in_{position}": uid for position, uid in enumerate(ins)}

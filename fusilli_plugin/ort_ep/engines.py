@@ -8,7 +8,7 @@ from typing import Final
 
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.ort_ep.options import OptionError
-from hipdnn_backend.engine import Engine
+from hipdnn_backend.engine import Engine, is_fallback
 from hipdnn_backend.offload import engines_for as find
 from iree_bridge import Device
 
@@ -28,7 +28,9 @@ def engines_for(device: Device, names: Sequence[str] = ()) -> tuple[Engine, ...]
     """
     with _lock:
         if device not in _engines:
-            _engines[device] = find(str(device), (FusilliEngine(device),))
+            found = find(str(device), (FusilliEngine(device),))
+            # what no other engine takes, ONNX Runtime has anyway
+            _engines[device] = tuple(engine for engine in found if not is_fallback(engine))
         found = _engines[device]
     known = {engine.name: engine for engine in found}
     missing = [name for name in names if name not in known]

@@ -105,7 +105,7 @@ def _declined(said: Mapping[str, Any], nodes: Sequence[str], refused: Mapping[st
 
 def _short(operation: str) -> str:
     """``torch.aten.add.Tensor`` → ``add``."""
-    parts = [part for part in operation.split(".") if part not in ("torch", "aten", "prims", "prim")]
+    parts = [part for part in operation.split(".") if part not in ("torch", "aten", "prims", "prim", "onnx")]
     return parts[0] if parts else operation
 
 

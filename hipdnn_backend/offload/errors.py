@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["ModelError", "OffloadError", "PassError"]
+__all__ = ["ModelError", "OffloadError", "PassError", "UnsupportedNodeError"]
 
 
 class OffloadError(RuntimeError):
@@ -25,6 +26,18 @@ class ModelError(OffloadError):
         self.rule = rule
         self.reason = reason
         super().__init__(f"{f'{node}: ' if node else ''}{reason} [{rule}]")
+
+
+class UnsupportedNodeError(ModelError):
+    """Nodes that the front end does not convert; an engine may run them as ONNX. The message is about the first.
+
+    Attributes:
+        nodes: name of each → why.
+    """
+
+    def __init__(self, node: str, rule: str, reason: str, others: Mapping[str, str] | None = None) -> None:
+        super().__init__(node, rule, reason)
+        self.nodes = {node: reason, **(others or {})}
 
 
 class PassError(OffloadError):

@@ -292,14 +292,11 @@ def _compiled(
     example: Sequence[Any],
     options: OffloadOptions | None,
 ) -> _Made:
-    from hipdnn_backend.offload import frontend, pipeline
+    from hipdnn_backend.offload.attempts import offload_model
     from hipdnn_backend.offload.lowering import lower
 
-    clock = [time.perf_counter()]
-    imported = frontend.load(source, dims=dims, inputs=inputs, example=example)
-    clock.append(time.perf_counter())
-    offloaded = pipeline.run(imported, engines=engines, options=options)
-    clock.append(time.perf_counter())
+    made = offload_model(source, engines=engines, dims=dims, inputs=inputs, example=example, options=options)
+    imported, offloaded, start = made.imported, made.offloaded, time.perf_counter()
     lowered = lower(
         offloaded.module,
         offloaded.graphs,
@@ -314,11 +311,10 @@ def _compiled(
             *(each.dtype for each in imported.outputs),
         ],
     )
-    clock.append(time.perf_counter())
     names = {graph.plan: graph.engine for graph in lowered.program.graphs}
     about = _about(offloaded.report, lowered.plans) | {
         "target": target,
-        "seconds": dict(zip(("import", "passes", "plan"), np.diff(clock).tolist(), strict=True)),
+        "seconds": {**made.seconds, "plan": time.perf_counter() - start},
         "absorbed": dict(imported.absorbed),
     }
     return _Made(
@@ -395,7 +391,7 @@ def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made
         if saved.engine not in by_name:
             raise PackageError(
                 f"{package.path}: plan {number} is of engine {saved.engine}, which is not here; "
-                f"there are: {', '.join(by_name) or 'none'}"
+                f"there are: {', '.join(by_name) or 'none'}{_left_out()}"
             )
         try:
             plans.append(by_name[saved.engine].restore(saved.payload))
@@ -403,6 +399,13 @@ def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made
             raise PackageError(f"{package.path}: plan {number} of target {target}: {error}") from error
     names = tuple(saved.engine for saved in variant.plans)
     return _Made(target, variant.program, tuple(plans), names, variant.constants, variant.about)
+
+
+def _left_out() -> str:
+    """The engines that are installed and do not work, in words."""
+    from hipdnn_backend.registry import LoadingMode, Registry
+
+    return "".join(f"; left out: {problem}" for problem in Registry.find(mode=LoadingMode.ABSOLUTE).problems)
 
 
 # ---- devices and engines

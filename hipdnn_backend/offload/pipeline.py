@@ -26,9 +26,11 @@ from hipdnn_backend.offload.passes.graph import node_label
 from hipdnn_backend.offload.passes.graph_to_executable import graph_to_executable
 from hipdnn_backend.offload.passes.leftovers import outline_leftovers
 from hipdnn_backend.offload.passes.offload import offload
-from hipdnn_backend.offload.passes.regions import CUSTOM, Region, graphs, tensor_operations
+from hipdnn_backend.offload.passes.regions import CUSTOM, Region, graphs, operation_names, tensor_operations
 from hipdnn_backend.offload.report import PassTime, Report
 from hipdnn_backend.offload.session import CompiledGraph, OffloadOptions, Session
+from hipdnn_backend.offload.to_wire.onnx_model import not_taken
+from hipdnn_backend.onnx_op import OPERATOR
 
 if TYPE_CHECKING:
     from hipdnn_backend.offload.frontend.imported import Imported
@@ -293,13 +295,14 @@ def _grouped(op: Any, session: Session) -> tuple[Group | None, list[Unclaimed]]:
     """The group that a region is, None if no engine takes it; and its operations that are no hipDNN operations."""
     region, custom = Region.of(op), CUSTOM in op.attributes
     answer = session.ask(region.ops, region.inputs, region.outputs, custom=custom)
-    working = tensor_operations(region.ops)
+    names, before = operation_names(region.ops), not_taken(region.ops)
     unclaimed = []
-    if custom or not answer:
-        for each in working:
+    if before:
+        unclaimed = [Unclaimed(node, OPERATOR, before) for node in region.nodes()]
+    elif custom or not answer:
+        for each in tensor_operations(region.ops):
             label = node_label(each)
             unclaimed.append(Unclaimed(label, each.name, session.report.refused.get(label, answer.declined)))
     if answer.engine is None:
         return None, unclaimed
-    names = tuple(each.name for each in working)
-    return Group(region.nodes(), names, answer.engine.name, answer.declined, custom), unclaimed
+    return Group(region.nodes(), names, answer.engine.name, {**before, **answer.declined}, custom), unclaimed

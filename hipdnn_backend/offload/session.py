@@ -10,10 +10,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from hipdnn_backend.engine import Engine, Plan, Support
+from hipdnn_backend.engine import Engine, Plan, Support, is_fallback
 from hipdnn_backend.errors import WireError
 from hipdnn_backend.offload.report import Progress, Report
 from hipdnn_backend.offload.to_wire import NotTranslated, Translation, translate, translate_leftover
+from hipdnn_backend.onnx_op import carries_onnx
 from hipdnn_backend.wire import WireGraph, encode_graph
 
 __all__ = ["Answer", "CompiledGraph", "Layout", "OffloadOptions", "Session", "canonical"]
@@ -159,7 +160,7 @@ class Session:
     def choose(
         self, translation: Translation, key: WireGraph, *, failed: Mapping[str, Support] | None = None
     ) -> Answer:
-        """The first engine that takes a graph.
+        """The first engine that takes a graph. A fallback engine is asked about ONNX nodes only.
 
         Args:
             translation: the graph.
@@ -168,7 +169,7 @@ class Session:
         """
         declined = dict(failed or {})
         for engine in self.engines:
-            if engine.name in declined:
+            if engine.name in declined or (is_fallback(engine) and not carries_onnx(key)):
                 continue
             support = self._support(engine, key)
             if support:

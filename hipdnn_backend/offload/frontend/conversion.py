@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx
 
 from hipdnn_backend.offload._mlir import PassManager, ir, onnx_importer
-from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.frontend.graph import Graph, subgraphs
 from hipdnn_backend.offload.frontend.torch_ops import insert_torch_ops
 from hipdnn_backend.offload.frontend.weights import needs_constant
@@ -28,20 +28,21 @@ _ELEMENTS = {
 }
 """Element types that the torch dialect has."""
 
-_FATAL = {"Scan"}
-"""Operators whose conversion ends the process."""
+_FATAL = {
+    "Scan": "torch-mlir has no conversion for such a body",
+    "Unique": "torch-mlir's conversion wants all four results and gives them types that contradict each other",
+}
+"""Operators whose conversion ends the process → why there is none."""
 
-_OPAQUE = "opaque."
 _LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
 
 
-def to_torch(graph: Graph, lifted: Sequence[str], opaque: Collection[str], context: Any) -> tuple[Any, dict[str, str]]:
+def to_torch(graph: Graph, lifted: Sequence[str], context: Any) -> tuple[Any, dict[str, str]]:
     """The module, or what stood in its way.
 
     Args:
         graph: after all rewrites.
         lifted: constants that become arguments.
-        opaque: nodes that are not to be converted.
         context: of the module.
 
     Returns:
@@ -52,10 +53,10 @@ def to_torch(graph: Graph, lifted: Sequence[str], opaque: Collection[str], conte
         ModelError: types of tensors are not known, or the failure belongs to no node.
     """
     _check_elements(graph)
-    fatal = {node.name for node in graph.nodes if node.op_type in _FATAL and node.name not in opaque}
+    fatal = {node.name: _FATAL[node.op_type] for node in graph.nodes if node.op_type in _FATAL and not node.domain}
     if fatal:
-        return None, dict.fromkeys(sorted(fatal), "torch-mlir has no conversion for such a body")
-    model = _typed(graph, lifted, opaque)
+        return None, fatal
+    model = _typed(graph, lifted)
     info = onnx_importer.ModelInfo(
         model, config=onnx_importer.Config(function_expansion_allowlists_by_domain={"": set()})
     )
@@ -74,7 +75,7 @@ def to_torch(graph: Graph, lifted: Sequence[str], opaque: Collection[str], conte
             if not failed:
                 raise ModelError(graph.name, "import", f"torch-mlir's conversion failed: {error}") from error
             return None, failed
-    return module, {name: reason for name, reason in unconverted(module) if name not in opaque}
+    return module, dict(unconverted(module))
 
 
 def _check_elements(graph: Graph) -> None:
@@ -85,7 +86,7 @@ def _check_elements(graph: Graph) -> None:
             if type_ is not None and type_.element not in _ELEMENTS:
                 kind = onnx.TensorProto.DataType.Name(type_.element)
                 reason = f"{node.op_type}: {name!r} has elements of type {kind}, which the torch dialect lacks"
-                raise ModelError(node.name, "element-type", reason)
+                raise UnsupportedNodeError(node.name, "element-type", reason)
     for name in [*graph.inputs, *(output.value for output in graph.outputs)]:  # no node may be left that reads it
         type_ = graph.type(name)
         if type_ is not None and type_.element not in _ELEMENTS:
@@ -98,15 +99,10 @@ def clean(module: Any) -> None:
     PassManager.parse(PIPELINE, context=module.context).run(module.operation)
 
 
-def _typed(graph: Graph, lifted: Sequence[str], opaque: Collection[str]) -> onnx.ModelProto:
+def _typed(graph: Graph, lifted: Sequence[str]) -> onnx.ModelProto:
     """The model with the types of all tensors, which the importer needs."""
     model = graph.to_proto(lifted)
     model.graph.name = "main"
-    for node in model.graph.node:
-        if node.name in opaque:
-            node.op_type = _OPAQUE + node.op_type
-            for attribute in [each for each in node.attribute if each.HasField("g") or each.graphs]:
-                node.attribute.remove(attribute)  # what is in a body would be converted
     for name, type_ in graph.types.items():
         dims = None if type_.dims is None else [dim if isinstance(dim, int) else None for dim in type_.dims]
         model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, type_.element, dims))

@@ -51,8 +51,8 @@ class Imported:
         inputs: what the caller feeds.
         constants: weights, lifted out of the IR.
         outputs: what a run returns, in the model's order.
-        opaque: name of a node that could not be converted → why. Such a node is a ``torch.operator "onnx.…"``; empty
-            unless the model was loaded leniently.
+        opaque: name of a node that stays ONNX → why. A ``torch.operator "hipdnn.onnx"`` carries such nodes as a model;
+            empty unless the model was loaded leniently.
         absorbed: name of a source node that left no operation → name of the node that now does its work (a batch norm
             that went into its convolution), "" if the front end computed or dropped it.
     """

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from hipdnn_backend.offload._mlir import new_context
-from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.frontend import rules as _rules  # noqa: F401  registers the rewrites
 from hipdnn_backend.offload.frontend.binding import bind_dims, bind_inputs
 from hipdnn_backend.offload.frontend.building import build
@@ -20,6 +20,7 @@ from hipdnn_backend.offload.frontend.functions import expand
 from hipdnn_backend.offload.frontend.graph import Graph
 from hipdnn_backend.offload.frontend.imported import Constant, Imported, TensorInfo
 from hipdnn_backend.offload.frontend.opsets import convert, inline_functions
+from hipdnn_backend.offload.frontend.outside import FRONT_END, Reasons, set_outside
 from hipdnn_backend.offload.frontend.reading import read
 from hipdnn_backend.offload.frontend.rewriting import apply_rules
 from hipdnn_backend.offload.frontend.shapes import check, infer
@@ -38,6 +39,7 @@ def load(
     inputs: Mapping[str, Any] | None = None,
     example: Sequence[Any] = (),
     strict: bool = True,
+    left: Mapping[str, Reasons] | None = None,
     context: Any = None,
 ) -> Imported:
     """A model in the torch dialect, undecomposed, with static shapes and its weights as arguments.
@@ -48,7 +50,8 @@ def load(
         dims: size of each symbolic dim; ``input.axis`` names a dim that has no name.
         inputs: inputs that are bound to a value, a sampling rate for example: they are no inputs of the result.
         example: arguments that a PyTorch module is exported with.
-        strict: raise if a node cannot be converted; otherwise it stays in the module, see `Imported.opaque`.
+        strict: raise if a node cannot be converted; otherwise it stays ONNX, see `Imported.opaque`.
+        left: nodes of an ONNX model that stay ONNX though they can be converted, each with who did not take it and why.
         context: ``ir.Context`` of the module; a new one by default.
 
     Raises:
@@ -63,7 +66,22 @@ def load(
         from hipdnn_backend.offload.frontend.torch_export import load_torch
 
         return load_torch(source, example, context)
-    return _to_imported(prepare(source, dims=dims, inputs=inputs), strict, context)
+    known = dict(left or {})
+    first: ModelError | None = None
+    while True:
+        try:
+            return _to_imported(prepare(source, dims=dims, inputs=inputs, left=known), known, context)
+        except ModelError as error:
+            found = error.nodes if isinstance(error, UnsupportedNodeError) else {}
+            new = {name: {FRONT_END: reason} for name, reason in found.items() if name and name not in known}
+            if first is None and (strict or not new):
+                raise
+            if (
+                first is not None and not new
+            ):  # e.g. dims behind a node that stays ONNX are unknown: its own reason counts
+                raise first from error
+            first = first or error
+            known.update(new)
 
 
 def prepare(
@@ -71,58 +89,61 @@ def prepare(
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Any] | None = None,
+    left: Collection[str] = (),
 ) -> Graph:
-    """An ONNX model with static shapes, folded and rewritten: what `load` converts.
+    """An ONNX model with static shapes, folded and rewritten but for the nodes in ``left``: what `load` converts.
 
     Raises:
         ModelError: see `load`.
     """
     try:
-        return _prepared(*read(source), dims or {}, inputs or {})
+        return _prepared(*read(source), dims or {}, inputs or {}, left)
     except UnicodeDecodeError as error:
         raise ModelError(
             "", "model-file", f"a name in the model is no UTF-8; is the file damaged? ({error})"
         ) from error
 
 
-def _prepared(model: onnx.ModelProto, folder: Path | None, dims: Mapping[str, int], inputs: Mapping[str, Any]) -> Graph:
+def _prepared(
+    model: onnx.ModelProto,
+    folder: Path | None,
+    dims: Mapping[str, int],
+    inputs: Mapping[str, Any],
+    left: Collection[str],
+) -> Graph:
     graph = inline_functions(build(model, folder), model.functions)
     check(graph)
     bind_inputs(graph, inputs)
     bind_dims(graph, dims)
     graph = convert(graph)
-    simplify(graph)
+    simplify(graph, left)
     return graph
 
 
-def simplify(graph: Graph) -> None:
-    """Infer, fold and rewrite until nothing changes.
+def simplify(graph: Graph, left: Collection[str] = ()) -> None:
+    """Infer, fold and rewrite until nothing changes; nodes in ``left`` are not rewritten.
 
     Raises:
         ModelError: shapes contradict each other, or a rule found a form that nothing converts.
     """
     for _ in range(_ROUNDS):
         infer(graph)
-        if not fold(graph) | apply_rules(graph):
+        if not fold(graph) | apply_rules(graph, left):
             return
     raise ModelError(graph.name, "rewriting", f"rewriting did not end after {_ROUNDS} rounds")
 
 
-def _to_imported(graph: Graph, strict: bool, context: Any) -> Imported:
-    opaque: dict[str, str] = {}
+def _to_imported(graph: Graph, left: Mapping[str, Reasons], context: Any) -> Imported:
+    opaque = set_outside(graph, left)
     while True:
         names = lifted(graph)
-        module, failed = to_torch(graph, names, opaque, context)
+        module, failed = to_torch(graph, names, context)
         if not failed:
             break
-        if expand(graph, failed.keys() - opaque.keys()):
-            simplify(graph)
-            continue
-        name, reason = next(iter(failed.items()))
-        if strict or failed.keys() <= opaque.keys():
-            raise _unsupported(graph, name, reason)
-        opaque.update(failed)
-    live = {node.name for node in graph.nodes}
+        if not expand(graph, failed.keys()):
+            raise _unsupported(graph, failed)
+        simplify(graph)
+    live = {node.name for node in graph.nodes} | opaque.keys()
     return Imported(
         module=module,
         name=graph.name,
@@ -134,7 +155,14 @@ def _to_imported(graph: Graph, strict: bool, context: Any) -> Imported:
     )
 
 
-def _unsupported(graph: Graph, name: str, reason: str) -> ModelError:
+def _unsupported(graph: Graph, failed: Mapping[str, str]) -> ModelError:
+    """The error about nodes that failed; it speaks of the first."""
+    errors = [_error(graph, name, reason) for name, reason in failed.items()]
+    others = {error.node: error.reason for error in errors[1:]}
+    return UnsupportedNodeError(errors[0].node, errors[0].rule, errors[0].reason, others)
+
+
+def _error(graph: Graph, name: str, reason: str) -> ModelError:
     node = next((node for node in graph.nodes if node.name == name), None)
     if node is None:
         return ModelError(name, "unsupported-operator", reason)

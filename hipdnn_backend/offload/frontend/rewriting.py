@@ -7,14 +7,14 @@ later speaks of the model's nodes. Operators are those of `opsets.COMMON_OPSET`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, Graph, TensorType, attributes, rename
 
 __all__ = ["Builder", "Rule", "apply_rules", "rewrites", "rules"]
@@ -114,8 +114,12 @@ class Builder:
         self._source = node.name
 
     def fail(self, rule: str, reason: str) -> ModelError:
-        """An error about the source node."""
+        """The source node is wrong."""
         return ModelError(self.node.name, rule, f"{self.node.op_type}: {reason}")
+
+    def unsupported(self, rule: str, reason: str) -> UnsupportedNodeError:
+        """The source node may be right, but has a form that nothing converts."""
+        return UnsupportedNodeError(self.node.name, rule, f"{self.node.op_type}: {reason}")
 
 
 Rule = Callable[[Builder, onnx.NodeProto], Sequence[str] | None]
@@ -141,10 +145,14 @@ def rules() -> dict[tuple[str, str], tuple[Rule, ...]]:
     return {key: tuple(entries) for key, entries in _RULES.items()}
 
 
-def apply_rules(graph: Graph) -> bool:
+def apply_rules(graph: Graph, left: Collection[str] = ()) -> bool:
     """Let every node meet its rules once; whether any applied.
 
     Requires: `Graph.types` is current, `fold` ran.
+
+    Args:
+        graph: changed in place.
+        left: names of nodes that stay as they are.
 
     Raises:
         ModelError: a rule found the model to be wrong, or a form that nothing converts.
@@ -157,7 +165,7 @@ def apply_rules(graph: Graph) -> bool:
     for node in graph.nodes:
         if names:
             rename(node, names)
-        replaced = _rewritten(graph, node, uses, producers)
+        replaced = None if node.name in left else _rewritten(graph, node, uses, producers)
         if replaced is None:
             result.append(node)
             continue

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.onnx_op import OPERATOR
 
 __all__ = ["TORCH_OPS", "insert_torch_ops"]
 
@@ -87,6 +88,25 @@ def _group_norm(e: _Emitter, x: Any, weight: Any, bias: Any) -> list[Any]:
     return [e.create("torch.aten.group_norm", e.op.results[0].type, operands)]
 
 
+def _onnx_model(e: _Emitter, *operands: Any) -> list[Any]:
+    """``torch.operator "hipdnn.onnx"``: nodes that stay ONNX, see `outside`."""
+    given, context = e.op.attributes, e.op.context
+    names = [ir.StringAttr(name).value for name in ir.ArrayAttr(given[_PREFIX + "nodes"])]
+    places = [ir.Location.name(name, context=context) for name in names]
+    op = ir.Operation.create(
+        "torch.operator",
+        results=[result.type for result in e.op.results],
+        operands=operands,
+        attributes={
+            "name": ir.StringAttr.get(OPERATOR, context),
+            **{f"hipdnn.{name}": given[_PREFIX + name] for name in ("model", "operators", "reasons")},
+        },
+        loc=places[0] if len(places) == 1 else ir.Location.fused(places, context=context),
+        ip=ir.InsertionPoint(e.op),
+    )
+    return list(op.results)
+
+
 def _max_pool2d_with_indices(e: _Emitter, x: Any) -> list[Any]:
     lists = [e.ints(e.integers(name)) for name in ("kernel", "strides", "pads", "dilations")]
     operands = [x, *lists, e.bool(bool(e.integer("ceil")))]
@@ -96,6 +116,7 @@ def _max_pool2d_with_indices(e: _Emitter, x: Any) -> list[Any]:
 TORCH_OPS: dict[str, Callable[..., list[Any]]] = {
     "group_norm": _group_norm,
     "max_pool2d_with_indices": _max_pool2d_with_indices,
+    "onnx_model": _onnx_model,
     "rms_norm": _rms_norm,
     "scaled_dot_product_attention": _attention,
     "silu": _silu,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.onnx_op import OPERATOR
 
 __all__ = [
     "LIST",
@@ -108,6 +109,14 @@ def _is_splat(literal: Operation) -> bool:
     return isinstance(value, ir.DenseElementsAttr) and value.is_splat
 
 
+def _feeds_onnx(literal: Operation) -> bool:
+    """An operation that carries ONNX takes buffers only."""
+    users = (use.owner.operation for use in literal.results[0].uses)
+    return any(
+        user.name == "torch.operator" and ir.StringAttr(user.attributes["name"]).value == OPERATOR for user in users
+    )
+
+
 def _operands(operation: Operation) -> list[Value]:
     """What an operation takes, values that its regions use included, without those defined inside."""
     taken = list(operation.operands)
@@ -162,7 +171,7 @@ class FunctionGraph:
         Args:
             function: a ``func.func``.
             max_literal: elements up to which a literal is cloned, and any that repeats one number; others are values
-                like arguments.
+                like arguments, and so is what an operation takes that carries ONNX.
         """
         self._max_literal = max_literal
         self.block = function.regions[0].blocks[0]
@@ -186,7 +195,7 @@ class FunctionGraph:
         if op.name == "func.return":
             self.returned.update(op.operands)
             return
-        if op.name == LITERAL and literal_size(op) > self._max_literal and not _is_splat(op):
+        if op.name == LITERAL and (_feeds_onnx(op) or (literal_size(op) > self._max_literal and not _is_splat(op))):
             return
         taken = tuple(dict.fromkeys(_operands(op)))
         for result in op.results:

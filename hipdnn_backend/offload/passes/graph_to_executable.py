@@ -1,7 +1,7 @@
 """``hipdnn-graph-to-executable``: each ``hipdnn.graph`` region is compiled and becomes a ``hipdnn.executable``.
 
 All graphs that are not equal are compiled at the same time. What does not compile is given another chance: by the next
-engine; as a custom operation; in halves; and only then reported.
+engine; as a custom operation; in halves; and only then reported. `hipdnn_backend.offload.attempts` gives it one more.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
-from hipdnn_backend.engine import Engine, Plan, Support
+from hipdnn_backend.engine import Engine, Plan, Support, is_fallback
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import OffloadError
@@ -27,21 +27,26 @@ from hipdnn_backend.offload.passes.regions import (
     erase_dead,
     graphs,
     inline,
+    is_operator,
+    operation_names,
     replace_results,
     tensor_operations,
 )
 from hipdnn_backend.offload.report import GraphReport, Progress, Split
 from hipdnn_backend.offload.session import CompiledGraph, Session, canonical
 from hipdnn_backend.offload.to_wire import NotTranslated, Translation, translate, translate_leftover
+from hipdnn_backend.offload.to_wire.onnx_model import not_taken
+from hipdnn_backend.onnx_op import OPERATOR
 from hipdnn_backend.wire import EngineConfig, WireGraph, encode_graph
 
-__all__ = ["NotCompiledError", "graph_to_executable"]
+__all__ = ["NotCompiledError", "Uncompiled", "graph_to_executable"]
 
 Operation = Any
 
 
-class NotCompiledError(OffloadError):
-    """No engine compiles an operation.
+@dataclass(frozen=True, slots=True)
+class Uncompiled:
+    """Operations that cannot be apart, and that no engine compiles.
 
     Attributes:
         nodes: the model's nodes concerned.
@@ -49,13 +54,28 @@ class NotCompiledError(OffloadError):
         declined: engine name → why not.
     """
 
-    def __init__(self, nodes: tuple[str, ...], operations: tuple[str, ...], declined: Mapping[str, Support]) -> None:
-        self.nodes = nodes
-        self.operations = operations
-        self.declined = declined
-        what = ", ".join(operations) + (f" (node {', '.join(nodes)})" if nodes else "")
-        why = "; ".join(f"{name or 'translation'}: {support.reason}" for name, support in declined.items())
-        super().__init__(f"no engine compiles {what}: {why}")
+    nodes: tuple[str, ...]
+    operations: tuple[str, ...]
+    declined: Mapping[str, Support]
+
+    def __str__(self) -> str:
+        what = ", ".join(self.operations) + (f" (node {', '.join(self.nodes)})" if self.nodes else "")
+        why = "; ".join(f"{name or 'translation'}: {support.reason}" for name, support in self.declined.items())
+        return f"no engine compiles {what}: {why}"
+
+
+class NotCompiledError(OffloadError):
+    """No engine compiles some operations.
+
+    Attributes:
+        failures: those that were found at one time; there may be more.
+        splits: what was tried before.
+    """
+
+    def __init__(self, failures: Sequence[Uncompiled], splits: Sequence[Split] = ()) -> None:
+        self.failures = tuple(failures)
+        self.splits = tuple(splits)
+        super().__init__("; ".join(map(str, failures)))
 
 
 @dataclass(frozen=True)
@@ -121,6 +141,9 @@ class _Compiler:
         self._module = module
         self._session = session
         self._built: dict[Key, _Built] = {}
+        self._failures: list[Uncompiled] = []
+        # With a fallback engine, all that does not compile is found at one time; without, the first is the end.
+        self._goes_on = any(map(is_fallback, session.engines))
         self._is_relaid = False  # tensors between graphs have other strides than graphs were made for
 
     def run(self) -> None:
@@ -130,9 +153,12 @@ class _Compiler:
         try:
             while pending:
                 jobs = self._start_all(pending)
+                if self._failures and not self._goes_on:
+                    break
                 if self._is_relaid:
                     self._is_relaid = False
                     finished.clear()
+                    self._failures.clear()
                     pending = [(op, {}) for op in graphs(self._module)]  # what is built is not built again
                     continue
                 errors = self._compile(jobs)
@@ -145,10 +171,16 @@ class _Compiler:
                         support = Support.no(str(error), rule="compile")
                         pending.append((job.op, {**job.failed, job.engine.name: support}))
         except BaseException:
-            for built in self._built.values():
-                built.plan.close()
+            self._close()
             raise
+        if self._failures:
+            self._close()
+            raise NotCompiledError(self._failures, self._session.report.splits)
         self._replace(finished)
+
+    def _close(self) -> None:
+        for built in self._built.values():
+            built.plan.close()
 
     # ---- from regions to jobs
 
@@ -158,13 +190,18 @@ class _Compiler:
             started = self._start(*waiting.pop(0))
             if isinstance(started, _Job):
                 jobs.append(started)
+            elif isinstance(started, Uncompiled):
+                self._failures.append(started)
+                if not self._goes_on:
+                    break
             else:
                 waiting = [*((op, {}) for op in started), *waiting]
         return jobs
 
-    def _start(self, op: Operation, failed: Mapping[str, Support]) -> _Job | list[Operation]:
+    def _start(self, op: Operation, failed: Mapping[str, Support]) -> _Job | Uncompiled | list[Operation]:
         """The job of a region, or the regions to try instead."""
         region, custom = Region.of(op), CUSTOM in op.attributes
+        failed = {**not_taken(region.ops), **failed}
         make = translate_leftover if custom else translate
         try:
             translation = make(region.ops, region.inputs, region.outputs, "_".join(region.nodes()) or "graph")
@@ -176,17 +213,15 @@ class _Compiler:
         if answer.engine is None:
             return self._instead(op, region, answer.declined)
         if failed:
-            self._note(region.nodes(), failed, f"given to {answer.engine.name}")
+            self._note(
+                region.nodes(), failed, f"{'left' if _carries_onnx(region) else 'given'} to {answer.engine.name}"
+            )
         return _Job(op, region, custom, translation, graph, answer.engine, answer.declined, failed)
 
-    def _instead(self, op: Operation, region: Region, declined: Mapping[str, Support]) -> list[Operation]:
-        """What to try when no engine compiles a region.
-
-        Raises:
-            NotCompiledError: there is nothing.
-        """
+    def _instead(self, op: Operation, region: Region, declined: Mapping[str, Support]) -> list[Operation] | Uncompiled:
+        """What to try when no engine compiles a region."""
         # read now: taking the region apart erases its constants
-        nodes, names = region.nodes(), tuple(each.name for each in tensor_operations(region.ops))
+        nodes, names = region.nodes(), operation_names(region.ops)
         if channels_last_uids(op):
             self._note(nodes, declined, "tried again with row-major tensors between graphs")
             reset_layouts(self._module, self._session)
@@ -196,9 +231,10 @@ class _Compiler:
             self._note(nodes, declined, "sent as a custom operation")
             op.attributes[CUSTOM] = ir.UnitAttr.get(op.context)
             return [op]
+        self._goes_on = self._goes_on and not _carries_onnx(region)  # there is nothing else to try for such nodes
         parts = _halves(op, region)
         if parts is None:
-            raise NotCompiledError(nodes, names, declined)
+            return Uncompiled(nodes, names, declined)
         sizes = " and ".join(str(len(tensor_operations(Region.of(part).ops))) for part in parts)
         self._note(nodes, declined, f"split into {sizes} operations")
         return parts
@@ -270,7 +306,7 @@ class _Compiler:
                 name=graph.name,
                 engine=graph.engine.name,
                 nodes=graph.nodes,
-                operations=tuple(op.name for op in tensor_operations(job.region.ops)),
+                operations=operation_names(job.region.ops),
                 custom=graph.custom,
                 weights_only=graph.weights_only,
                 equal_to=equal_to,
@@ -279,6 +315,10 @@ class _Compiler:
                 declined=graph.declined,
             )
         )
+
+
+def _carries_onnx(region: Region) -> bool:
+    return any(is_operator(op, OPERATOR) for op in region.ops)
 
 
 def _weights_only(module: Any, constants: frozenset[int]) -> set[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.passes.graph import LIST, LITERAL, FunctionGraph, bits, functions, is_tensor, source_names
+from hipdnn_backend.onnx_op import OPERATOR
 
 __all__ = [
     "CUSTOM",
@@ -20,6 +21,7 @@ __all__ = [
     "inline",
     "is_operator",
     "isolate",
+    "operation_names",
     "operator_name",
     "outline",
     "replace_results",
@@ -100,6 +102,17 @@ class Region:
 def tensor_operations(ops: Sequence[Operation]) -> list[Operation]:
     """The operations that work: all but constants, lists and literals."""
     return [op for op in ops if any(map(is_tensor, op.results)) and op.name != LITERAL]
+
+
+def operation_names(ops: Sequence[Operation]) -> tuple[str, ...]:
+    """MLIR names of the operations that work; of one that carries ONNX, the operators of its nodes."""
+    names: list[str] = []
+    for op in tensor_operations(ops):
+        if is_operator(op, OPERATOR):
+            names += [f"onnx.{ir.StringAttr(each).value}" for each in ir.ArrayAttr(op.attributes["hipdnn.operators"])]
+        else:
+            names.append(op.name)
+    return tuple(names)
 
 
 def replace_results(old: Operation, new: Sequence[Value]) -> None:

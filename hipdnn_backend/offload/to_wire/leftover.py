@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.to_wire.errors import NotTranslated
+from hipdnn_backend.offload.to_wire.onnx_model import translate_onnx
 from hipdnn_backend.offload.to_wire.operation import location_name
 from hipdnn_backend.offload.to_wire.translation import Translation, boundary_types, operations, value_name
 from hipdnn_backend.offload.to_wire.types import CARRIERS, TensorType, carried, wire_type
 from hipdnn_backend.offload.to_wire.views import packed
+from hipdnn_backend.onnx_op import OPERATOR
 from hipdnn_backend.wire import CustomOpAttributes, DataType, WireGraph, WireNode, WireTensor
 
 __all__ = ["CUSTOM_OP_ID", "translate_leftover"]
@@ -43,7 +45,8 @@ _FLOAT_ELEMENT: Final = re.compile(r",b?f\d+>$", re.ASCII)
 def translate_leftover(ops: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], name: str) -> Translation:
     """The graph of one custom operation that does what ``ops`` do.
 
-    Constants that the operations use are cloned into the text, wherever they are defined; nested regions are kept.
+    Constants that the operations use are cloned into the text, wherever they are defined; nested regions are kept. A
+    ``hipdnn.onnx`` is no MLIR: it stays the ONNX model that it carries.
 
     Args:
         ops: `ir.Operation`s in program order.
@@ -56,6 +59,9 @@ def translate_leftover(ops: Sequence[Any], inputs: Sequence[Any], outputs: Seque
             what is neither input nor constant.
     """
     working = operations(ops)
+    if any(op.name == OPERATOR for op in working):
+        (op,) = (op for op in working if not op.is_constant)  # `runs` leaves it alone
+        return translate_onnx(op, inputs, outputs, name)
     used = [value for value in inputs if _is_used(value, working, outputs)]
     for side, values in (("inputs", used), ("outputs", outputs)):
         if len(values) > _MAX_PORTS or (side == "outputs" and not values):

@@ -44,11 +44,12 @@ class Twins:
         (name,) = (each.name for each in self.model.inputs)
         return np.asarray(self.session.run(None, {name: given})[0])
 
-    def answer(self, given: Array) -> Array:
+    def answer(self, given: Array, scale: float = 0.0) -> Array:
+        """Our answer. ``scale``: what it is measured by, if not by its own largest number."""
         (ours,) = self.model.run({each.name: given for each in self.model.inputs}).values()
         expected = self.expected(given)
         assert ours.shape == expected.shape
-        assert np.max(np.abs(ours - expected)) <= RELATIVE * np.max(np.abs(expected))
+        assert np.max(np.abs(ours - expected)) <= RELATIVE * (scale or np.max(np.abs(expected)))
         return ours
 
 
@@ -95,7 +96,8 @@ def test_lines_of_text_are_found() -> None:
         given = ocr.model_input(picture)
         found = ocr.boxes(detector.answer(given))
         assert found == ocr.boxes(detector.expected(given))
-        assert not ocr.boxes(detector.answer(ocr.model_input(np.full_like(picture, 255))))
+        # on white, probabilities are near 0, where a saturated sigmoid's relative errors say nothing
+        assert not ocr.boxes(detector.answer(ocr.model_input(np.full_like(picture, 255)), scale=1.0))
     assert len(found) == len(lines)
     assert all(box.covers(line.box) for box, line in zip(found, lines, strict=True))
     ink = np.argwhere(picture.min(-1) < 128)

@@ -24,7 +24,7 @@ def _activated(b: Builder, y: str, name: str, parameters: Sequence[float]) -> st
     if name == "Clip":
         return b.op("Clip", y, *(b.like(b.node.input[0], bound) for bound in parameters))
     if name not in ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish"):
-        raise b.fail("fused-activation", f"activation {name!r} is not known")
+        raise b.unsupported("fused-activation", f"activation {name!r} is not known")
     given: dict[str, Any] = dict(zip(names, parameters, strict=False))
     return b.op(name, y, **given)
 
@@ -50,7 +50,7 @@ def _fused_matmul(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """``alpha * a @ b`` with either transposed."""
     operands = []
     if b.given.get("transBatchA", 0) or b.given.get("transBatchB", 0):
-        raise b.fail("fused-matmul", "transposed batch dims are not known")
+        raise b.unsupported("fused-matmul", "transposed batch dims are not known")
     for name, turn in zip(node.input, ("transA", "transB"), strict=True):
         dims = b.dims(name)
         if dims is None:
@@ -119,6 +119,6 @@ def _skip_layer_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 
 def _skipped(b: Builder, node: onnx.NodeProto, bias: str) -> str:
     if any(b.has_output(i) for i in (1, 2)):
-        raise b.fail("norm-statistics", "mean and inverse deviation are results for training only")
+        raise b.unsupported("norm-statistics", "mean and inverse deviation are results for training only")
     total = b.op("Add", *node.input[:2])
     return b.op("Add", total, bias) if bias else total

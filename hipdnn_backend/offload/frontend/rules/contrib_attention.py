@@ -57,7 +57,7 @@ def _multi_head(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """Separate query, key and value; masks become a bias of ``mask_filter_value``, as ONNX Runtime has it."""
     heads = b.given["num_heads"]
     if not b.input(1) or not b.input(2) or len(b.dims(node.input[0]) or ()) == 5:
-        raise b.fail("attention", "packed query, key and value are not known")
+        raise b.unsupported("attention", "packed query, key and value are not known")
     operands = []
     for which, name in enumerate(node.input[:3]):
         dims = b.dims(name)
@@ -112,7 +112,9 @@ def _padding(b: Builder, mask: str, type_: TensorType) -> str:
     """``[batch, keys]``, 0 for keys that are padding."""
     dims = b.dims(mask)
     if dims is None or len(dims) != 2:
-        raise b.fail("attention", f"a key padding mask of dims {list(dims or ())} is not known; [batch, keys] is")
+        raise b.unsupported(
+            "attention", f"a key padding mask of dims {list(dims or ())} is not known; [batch, keys] is"
+        )
     value = b.given.get("mask_filter_value", -10000.0)
     masked = b.op("Equal", mask, b.like(mask, 0))
     bias = b.op("Where", masked, b.constant(value, type_.dtype), b.constant(0, type_.dtype))
@@ -135,7 +137,7 @@ def _grouped(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     k, v, k_dims, v_dims, offset = _with_past(b, b.input(3), b.input(4), k, v, k_dims, v_dims)
     window, bias = b.given.get("local_window_size", -1), b.input(10)
     if b.input(11) or b.given.get("smooth_softmax", 0) > 0:  # -1, its default, is none
-        raise b.fail("attention", "attention sinks are not known")
+        raise b.unsupported("attention", "attention sinks are not known")
     causal = not offset and window < 0 and not bias
     if not causal:
         limits = window_bias(q_dims[2], k_dims[2], offset, 0, window - 1 if window >= 0 else None, type_.dtype)
@@ -179,16 +181,16 @@ def _check_cache(b: Builder, past: int, queries: int) -> None:
         reason = (
             f"with a cache, {b.input(5) or 'seqlens_k'} decides where keys are put; bind it to {past + queries - 1}"
         )
-        raise b.fail("attention", reason)
+        raise b.unsupported("attention", reason)
     if (lengths != past + queries - 1).any():
         reason = f"seqlens_k {lengths.tolist()} is not cache {past} + query {queries} - 1: caches are used whole"
-        raise b.fail("attention", reason)
+        raise b.unsupported("attention", reason)
 
 
 def _turned(b: Builder, x: str, dims: tuple[int, ...], offset: int) -> str:
     cos, sin, cache = b.input(7), b.input(8), b.dims(b.input(7))
     if not cos or not sin or cache is None:
-        raise b.fail("attention", "do_rotary wants cos_cache and sin_cache with static dims")
+        raise b.unsupported("attention", "do_rotary wants cos_cache and sin_cache with static dims")
     position = b.input(9) or b.constant(np.arange(offset, offset + dims[2]).reshape(1, -1))
     cos, sin = _angles(b, cos, sin, position, 1)
     return rotate(b, x, dims, cos, sin, 2 * cache[1], bool(b.given.get("rotary_interleaved", 0)))

@@ -93,7 +93,9 @@ def _max(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     window = forward_window(b, dims[2:], b.given["kernel_shape"])
     if len(dims) != 4 or window.begin != window.end:
-        raise b.fail("pool-indices", f"indices of a pool over {list(dims)} with pads {window.begin} and {window.end}")
+        raise b.unsupported(
+            "pool-indices", f"indices of a pool over {list(dims)} with pads {window.begin} and {window.end}"
+        )
     given = {"kernel": window.kernel, "strides": window.strides, "pads": window.begin, "dilations": window.dilations}
     indices_type = TensorType(onnx.TensorProto.INT64, type_.dims)
     y, indices = b.torch_pair(

@@ -129,7 +129,7 @@ def _pick(b: Builder, x: str, index: int) -> str:
 def _hidden(b: Builder, node: onnx.NodeProto) -> int:
     recurrent = b.dims(node.input[2])
     if recurrent is None or len(recurrent) != 3:
-        raise b.fail("recurrent", f"the recurrent weights {node.input[2]} have no static dims of rank 3")
+        raise b.unsupported("recurrent", f"the recurrent weights {node.input[2]} have no static dims of rank 3")
     return recurrent[2]
 
 

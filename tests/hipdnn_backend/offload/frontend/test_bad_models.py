@@ -106,15 +106,6 @@ def test_an_operator_without_conversion_is_named_with_its_operands() -> None:
     assert caught.value.rule == "unsupported-operator"
 
 
-def test_a_lenient_load_keeps_it_as_it_is() -> None:
-    grid = _node("GridSample", "x g", "d", "grid", padding_mode="border")
-    model = _model(grid, _node("Relu", "d", "y", "relu"), x=(1, 1, 4, 4), constants=_GRID)
-    imported = load(model, strict=False)
-    assert set(imported.opaque) == {"grid"}
-    assert 'torch.operator "onnx.opaque.GridSample"' in str(imported.module)
-    assert "torch.aten.relu" in str(imported.module)
-
-
 @pytest.mark.parametrize(
     "break_it",
     [
@@ -163,6 +154,10 @@ def test_files(tmp_path: Path) -> None:
         (
             {"batch": 1, "sequence": 4, "width": 3},
             "no input has a dim of this name; symbolic dims are: batch, sequence",
+        ),
+        (
+            {"batc": 1, "sequence": 4},
+            r"^batc: no input has a dim of this name \(did you mean batch\?\); symbolic dims are: batch, sequence",
         ),
     ],
 )

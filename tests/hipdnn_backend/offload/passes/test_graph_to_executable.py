@@ -9,6 +9,7 @@ from hipdnn_backend.offload.passes.graph_to_executable import NotCompiledError
 from hipdnn_backend.offload.pipeline import PIPELINE, run_passes
 from hipdnn_backend.offload.report import Progress
 from hipdnn_backend.offload.session import OffloadOptions, Session
+from hipdnn_backend.onnx_op import carries_onnx
 from hipdnn_backend.wire import CustomOpAttributes, WireGraph
 from tests.support.fake_engine import CUSTOM, POINTWISE, FakeEngine
 from tests.support.filecheck import check_ir
@@ -106,10 +107,33 @@ def test_what_nobody_compiles_is_named() -> None:
         run_text(chain("relu", "cumsum"), engines=[first, second])
     cause = caught.value.__cause__
     assert isinstance(cause, NotCompiledError)
-    assert cause.nodes == ("cumsum1",)
-    assert set(cause.declined) == {"FIRST", "SECOND"}
+    (failure,) = cause.failures
+    assert failure.nodes == ("cumsum1",)
+    assert set(failure.declined) == {"FIRST", "SECOND"}
+    assert [split.action for split in cause.splits] == ["split into 1 and 1 operations"]
     assert caught.value.reproducer is not None
     caught.value.reproducer.unlink()
+
+
+class LastEngine(FakeEngine):
+    """Takes ONNX nodes."""
+
+    is_fallback = True
+
+    def __init__(self) -> None:
+        super().__init__([CUSTOM], name="LAST", accept=lambda graph: "" if carries_onnx(graph) else "no ONNX")
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_all_that_nobody_compiles_is_named_if_another_engine_may_take_it(tmp_path, last: bool) -> None:
+    engine = FakeEngine([CUSTOM], fail=lambda graph: "crashed" if b"cumsum" in text(graph) else "")
+    engines = [engine, LastEngine()] if last else [engine]
+    with pytest.raises(PassError) as caught:
+        run_text(chain("cumsum", "relu", "cumsum"), engines=engines, options=OffloadOptions(reproducers=tmp_path))
+    cause = caught.value.__cause__
+    assert isinstance(cause, NotCompiledError)
+    assert [failure.nodes for failure in cause.failures] == [("cumsum0",), *([("cumsum2",)] if last else [])]
+    assert {who for failure in cause.failures for who in failure.declined} == {"FAKE_ENGINE"}
 
 
 def text(graph: WireGraph) -> bytes:

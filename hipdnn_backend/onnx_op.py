@@ -1,0 +1,24 @@
+"""What an engine gets of ONNX nodes that nothing else takes: a graph of one custom operation that carries them.
+
+The operation's id is `ONNX_OP`, its data a serialized ``onnx.ModelProto``. Its inputs and outputs are the model's, in
+order; one tensor may be several inputs. Tensors are packed in row-major order. A type that the wire lacks is written as
+one of the same size: booleans as UINT8, 16-bit integers as HALF, larger unsigned integers as the signed ones.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hipdnn_backend.wire import CustomOpAttributes, WireGraph
+
+__all__ = ["ONNX_OP", "OPERATOR", "carries_onnx"]
+
+ONNX_OP: Final = "onnx.model"
+OPERATOR: Final = "hipdnn.onnx"
+"""Name of the ``torch.operator`` that becomes such an operation."""
+
+
+def carries_onnx(graph: WireGraph) -> bool:
+    """Whether a graph is such an operation."""
+    table = graph.nodes[0].attributes if len(graph.nodes) == 1 else None
+    return isinstance(table, CustomOpAttributes) and table.custom_op_id == ONNX_OP
