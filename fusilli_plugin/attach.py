@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from fusilli_plugin import __version__
@@ -26,7 +27,7 @@ from iree_bridge._locks import fork_safe_lock
 
 __all__ = ["ABI", "Plugin", "attach"]
 
-ABI: Final = 3
+ABI: Final = 4
 """Number of the shim's struct, FUSILLI_ABI in shim/shim.h."""
 _INTERRUPTED: Final = 0x100  # FUSILLI_INTERRUPTED there
 
@@ -41,7 +42,6 @@ _LEVELS: Final = {
     Severity.OFF: logging.CRITICAL + 1,
 }
 _CPU: Final[Place] = (0, None)
-_MAX_PLACES: Final = 1024
 _PAIR: Final = 16  # bytes of a uid and an address
 _MAX_GRAPH: Final = 8 << 20  # bytes; what the wire reader takes at most
 _MAX_RANK: Final = 64
@@ -84,11 +84,12 @@ def _fill(link: Any, plugin: Plugin) -> list[Any]:
         name: getattr(plugin, name)
         for name in (
             "supports", "details", "free_bytes", "workspace_size", "create_context", "destroy_context",
-            "context_workspace_size", "execute_overridden", "serialize", "restore", "destroy_handle", "attach_ort",
+            "context_workspace_size", "execute", "execute_overridden", "serialize", "restore", "destroy_handle",
+            "attach_ort",
         )
     }  # fmt: skip
     functions = {name: plugin.guard(function) for name, function in guarded.items()}
-    functions |= {"execute": plugin.executor(), "set_log_severity": _set_log_severity}
+    functions |= {"set_log_severity": _set_log_severity}
     make: Any = ffi.callback
     types = {name: field.type for name, field in ffi.typeof("fusilli_link").fields}
     for name, function in functions.items():
@@ -97,7 +98,9 @@ def _fill(link: Any, plugin: Plugin) -> list[Any]:
         callback = make(types[name], function, **error)
         setattr(link, name, callback)
         callbacks.append(callback)
-    return callbacks
+    failed = plugin.failed
+    link.failed = id(failed)
+    return [*callbacks, failed]
 
 
 def _detach_at_exit(link: Any) -> None:
@@ -176,7 +179,6 @@ class Plugin:
         self._plans = self._contexts.objects
         self._buffers = Buffers()
         self._places: dict[int, set[Place]] = {}
-        self._place_of: dict[tuple[int, int, int], Place] = {}
         self._is_gpu = self._device.is_gpu
 
     def guard(self, function: Callable[..., None]) -> Callable[..., int]:
@@ -244,35 +246,19 @@ class Plugin:
         """Bytes."""
         out[0] = self._contexts.get(context).plan.workspace_size
 
-    def executor(self) -> Callable[..., int]:
-        """The function that enqueues a plan.
-
-        It is called millions of times, so it does its own error handling, and what it uses are cells.
-        """
-        plans, unpack, known = self._plans, ffi.unpack, self._place_of if self._is_gpu else None
-
-        def execute(
-            serial: int, device: int, stream: int, context: int, workspace: int, buffers: Any, count: int
-        ) -> int:
-            try:
-                if known is None:
-                    place = _CPU
-                else:
-                    place = known.get((serial, device, stream)) or self._place(serial, device, stream)
-                plan = plans[context].plan
-                raw: Any = unpack(buffers, count * _PAIR)
-                call = plan.calls.get((raw, workspace, place))
-                if call is None:
-                    plan.launch(raw, workspace, place)
-                else:
-                    call()
-            except BaseException as error:
-                if isinstance(error, KeyError) and context not in plans:
-                    error = BadParamError(f"the execution context {context:#x} does not exist or was destroyed")
-                return self.failed(error)
-            return 0
-
-        return execute
+    def execute(
+        self, serial: int, device: int, stream: int, context: int, workspace: int, buffers: Any, count: int
+    ) -> None:
+        """Enqueues a plan. What comes again with the same arguments, the shim launches without this function."""
+        place = self._place(serial, device, stream) if self._is_gpu else _CPU
+        plan = self._contexts.get(context).plan
+        raw = ffi.buffer(buffers, count * _PAIR)[:]
+        launch = plan.launch(raw, workspace, place)
+        if launch is None or (device < 0 and self._device.kind == "hip"):
+            return  # without a device of its own, a handle follows the current one
+        self._link.remember(serial, device, stream, context, workspace, buffers, count, id(launch))
+        if context not in self._plans:  # destroyed meanwhile
+            self._link.forget(context)
 
     def execute_overridden(
         self, serial: int, device: int, stream: int, context: int, workspace: int, buffers: Any, count: int,
@@ -285,7 +271,7 @@ class Plugin:
             if rank > _MAX_RANK:
                 raise BadParamError(f"override of tensor {uids[index]}: {rank} dims; at most {_MAX_RANK} are read")
             found[uids[index]] = Override(_integers(dims[index], rank), _integers(strides[index], rank))
-        place = self._place(serial, device, stream) if self._is_gpu else (0, None)
+        place = self._place(serial, device, stream) if self._is_gpu else _CPU
         plan = self._contexts.get(context).plan
         plan.launch_overridden(ffi.buffer(buffers, count * _PAIR)[:], workspace, place, found)
 
@@ -302,8 +288,6 @@ class Plugin:
         """Drops devices and code that only this handle's streams used; each open HIP device pins 128 MiB."""
         with self._lock:
             gone = self._places.pop(serial, set())
-            for key in [key for key in list(self._place_of) if key[0] == serial]:
-                self._place_of.pop(key, None)
             gone -= {place for places in self._places.values() for place in places}
         for place in gone:
             for context in list(self._plans.values()):
@@ -347,16 +331,14 @@ class Plugin:
         if known is None or place not in known:
             with self._lock:
                 self._places.setdefault(serial, set()).add(place)
-        if device >= 0 or self._device.kind != "hip":  # else the current device decides each time
-            if len(self._place_of) >= _MAX_PLACES:
-                self._place_of.clear()
-            self._place_of[serial, device, stream] = place
         return place
 
     def _add(self, engine: FusilliEngine, plan: FusilliPlan, serial: int, stream: int) -> int:
-        place = self._place(serial, engine.device.index, stream) if self._is_gpu else (0, None)
+        place = self._place(serial, engine.device.index, stream) if self._is_gpu else _CPU
         plan.prepare(place)
-        return self._contexts.add(_Context(engine, plan))
+        context = self._contexts.add(_Context(engine, plan))
+        plan.on_drop = partial(self._link.forget, context)
+        return context
 
 
 def _bytes(address: int, size: int, limit: int) -> bytes:

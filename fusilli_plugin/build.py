@@ -20,7 +20,7 @@ __all__ = ["LIBRARY", "BuildError", "c_compiler", "compile_shim", "link_module",
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _SHIM: Final = _PACKAGE / "shim"
-SOURCES: Final = ("python.c", "hipdnn.c", "ort.c")
+SOURCES: Final = ("python.c", "hipdnn.c", "launches.c", "ort.c")
 HEADERS: Final = ("shim.h", "link.h", "ort_link.h")
 LIBRARY: Final = _PACKAGE / "lib" / "libfusilli_plugin.so"
 """Where the library lies: alone in its folder, because hipDNN loads every library of a folder that it is given."""

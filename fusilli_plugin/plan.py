@@ -16,7 +16,7 @@ from fusilli_plugin.errors import BadParamError
 from graph_api import FusilliError, Graph, TensorAttr
 from hipdnn_backend.engine import Override
 from hipdnn_backend.errors import EngineError
-from iree_bridge import Device, Executable
+from iree_bridge import Executable
 from iree_bridge._locks import fork_safe_lock
 from iree_bridge.buffers import ALIGNMENT
 
@@ -50,7 +50,7 @@ class FusilliPlan:
     Attributes:
         workspace_size: bytes of device memory that `execute` needs.
         graph: what it computes.
-        calls: prepared launches by variant pack, workspace and place; `launch` fills it.
+        on_drop: called after prepared launches, which `launch` has returned, were dropped.
         specialised: how often dims were overridden by new ones, each time with a compile or a look into the cache.
     """
 
@@ -60,12 +60,13 @@ class FusilliPlan:
         self.graph = built.graph
         self.workspace_size = built.workspace_size
         self.specialised = 0
+        self.on_drop: Callable[[], object] = _nothing
         outputs, inputs = built.graph.arguments()
         self._tensors = (*outputs, *inputs)
         self._on_host = sum(tensor.is_pass_by_value << index for index, tensor in enumerate(self._tensors))
         self._lock = fork_safe_lock()
         self._executables: OrderedDict[Place, Executable] = OrderedDict()
-        self.calls: dict[tuple[bytes, int, Place], Callable[[], None]] = {}
+        self._calls: dict[tuple[bytes, int, Place], Callable[[], None]] = {}
         self._seen: set[tuple[bytes, int, Place]] = set()
         self._variants: OrderedDict[object, FusilliPlan] = OrderedDict()
         self._closed = False
@@ -127,21 +128,26 @@ class FusilliPlan:
         self._closed = True
         with self._lock:
             self._executables.clear()
-            self.calls.clear()
             self._variants.clear()
+        self._drop_calls()
 
     # ---- for the C edge
 
-    def launch(self, raw: bytes, workspace: int, place: Place) -> None:
+    def launch(self, raw: bytes, workspace: int, place: Place) -> Callable[[], None] | None:
         """`execute` for a variant pack as hipDNN has it in memory: pairs of 64-bit uid and address.
+
+        Returns:
+            What does the same again, if it is kept: until `on_drop` is called.
 
         Raises:
             BadParamError, ExecutionError: as for `execute`.
         """
-        call = self.calls.get((raw, workspace, place))
+        key = (raw, workspace, place)
+        call = self._calls.get(key)
         if call is None:
-            call = self._remember(raw, workspace, place)
+            call = self._remember(key)
         call()
+        return self._calls.get(key)
 
     def launch_overridden(self, raw: bytes, workspace: int, place: Place, overrides: Mapping[int, Override]) -> None:
         """`launch` with other dims."""
@@ -160,9 +166,8 @@ class FusilliPlan:
         """Drop what is kept for a stream that may be destroyed now."""
         with self._lock:
             self._executables.pop(place, None)
-            for key in [key for key in self.calls if key[2] == place]:
-                self.calls.pop(key, None)
             variants = list(self._variants.values())
+        self._drop_calls(place)
         for plan in variants:
             plan.forget(place)
 
@@ -201,14 +206,14 @@ class FusilliPlan:
         """The caller's workspace if it is large enough for this plan too; it was made for another one."""
         return workspace if self.workspace_size <= base.workspace_size else 0
 
-    def _remember(self, raw: bytes, workspace: int, place: Place) -> Callable[[], None]:
+    def _remember(self, key: tuple[bytes, int, Place]) -> Callable[[], None]:
         """What launches the plan on a variant pack; kept, since hosts come back with the same addresses."""
-        key = (raw, workspace, place)
+        raw, workspace, place = key
         call = self._bind(dict(_PAIR.iter_unpack(raw)), workspace, place, again=key in self._seen)
-        if len(self.calls) >= _MAX_CALLS:
-            self.calls.clear()
+        if len(self._calls) >= _MAX_CALLS:
+            self._drop_calls()
         if self._engine.device.is_gpu or key in self._seen:
-            self.calls[key] = call
+            self._calls[key] = call
         else:
             # The second time on the CPU the launch is prepared in full, which is not worth it for one.
             if len(self._seen) >= _MAX_CALLS:
@@ -261,11 +266,18 @@ class FusilliPlan:
         executable = self._built.executable(self._engine.device_at(place))
         with self._lock:
             self._executables[place] = executable
-            while len(self._executables) > _MAX_EXECUTABLES:
-                old, _ = self._executables.popitem(last=False)
-                for key in [key for key in self.calls if key[2] == old]:
-                    self.calls.pop(key, None)
+            excess = max(len(self._executables) - _MAX_EXECUTABLES, 0)
+            gone = [self._executables.popitem(last=False)[0] for _ in range(excess)]
+        for old in gone:
+            self._drop_calls(old)
         return executable
+
+    def _drop_calls(self, place: Place | None = None) -> None:
+        """Forget the prepared launches, or those of one place."""
+        for key in list(self._calls):
+            if place in (None, key[2]):
+                self._calls.pop(key, None)
+        self.on_drop()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -300,6 +312,5 @@ def _tensor(graph: Graph, uid: int) -> TensorAttr:
     raise BadParamError(f"graph '{graph.name}' has no tensor {uid} to override")
 
 
-def place_of(device: Device) -> Place:
-    """Number and stream of a device."""
-    return device.index, device.stream
+def _nothing() -> None:
+    pass

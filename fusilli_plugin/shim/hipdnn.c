@@ -18,18 +18,12 @@
 #define EXPORT __attribute__((visibility("default")))
 
 typedef int32_t status_t;
-enum { SUCCESS = 0, BAD_PARAM = 1, INTERNAL_ERROR = 3, NOT_APPLICABLE = 5 };
 enum { TYPE_ENGINE = 1, ERROR_TEXT_SIZE = 2048, MAX_LOG_LINE = 4096 };
 
 typedef struct {
   const void* ptr;
   size_t size;
 } const_data_t;
-
-typedef struct {
-  int64_t uid;
-  void* ptr;
-} device_buffer_t;
 
 typedef void (*log_callback_t)(int severity, const char* message);
 
@@ -93,6 +87,8 @@ fusilli_link fusilli_python = {
     .version = FUSILLI_VERSION,
     .set_error = set_error,
     .log = log_text,
+    .remember = launches_remember,
+    .forget = launches_forget,
 };
 
 static char engine_name[256] = "FUSILLI_ENGINE";
@@ -395,8 +391,17 @@ EXPORT status_t hipdnnEnginePluginExecuteOpGraph(handle_t* handle, void* context
   REQUIRE(buffers && count, "device_buffers is NULL or empty");
   FIND_HANDLE(known);
   START_PYTHON();
-  return done(fusilli_python.execute(known.serial, known.device, (uintptr_t)known.stream, (uintptr_t)context,
-                                (uintptr_t)workspace, (const char*)buffers, count));
+  const execution_t execution = {.serial = known.serial,
+                                 .stream = (uintptr_t)known.stream,
+                                 .context = (uintptr_t)context,
+                                 .workspace = (uintptr_t)workspace,
+                                 .device = known.device,
+                                 .count = count,
+                                 .buffers = buffers};
+  status_t status = SUCCESS;
+  if (launch_again(&execution, &status)) return done(status);
+  return done(fusilli_python.execute(known.serial, known.device, execution.stream, execution.context,
+                                     execution.workspace, (const char*)buffers, count));
 }
 
 EXPORT status_t hipdnnEnginePluginExecuteOpGraphWithOverrides(handle_t* handle, void* context, void* workspace,

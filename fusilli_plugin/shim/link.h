@@ -16,10 +16,16 @@ typedef struct {
   void (*set_error)(const char* text);             // of the calling thread
   void (*log)(int32_t severity, const char* text); // to the host's callback, if its level lets it pass
   void (*detach)(void);                            // no call comes after this one
+  // Has `launch`, a Python object, called without arguments when the thread or another one executes with these arguments
+  // again, in place of `execute`. `forget` ends that for a context. The shim holds a reference until then.
+  void (*remember)(uint64_t serial, int32_t device, uintptr_t stream, uintptr_t context, uintptr_t workspace,
+                   const char* buffers, uint32_t count, uintptr_t launch);
+  void (*forget)(uintptr_t context);
   int32_t log_severity;                            // lowest severity that the host wants to see, 4: none
 
   // From Python, which sets `attached` last.
   int32_t attached;
+  uintptr_t failed; // a Python object: called with the exception of a launch, it returns a status
   void (*set_log_severity)(int32_t severity);
   int32_t (*supports)(int32_t device, uintptr_t graph, size_t graph_size, int32_t* yes);
   int32_t (*details)(int32_t device, uintptr_t graph, size_t graph_size, uintptr_t* data, size_t* size);

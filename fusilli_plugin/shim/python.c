@@ -293,7 +293,7 @@ static int find_functions(void* library) {
   forking.after_parent = (void (*)(void))dlsym(library, "PyOS_AfterFork_Parent");
   forking.after_child = (void (*)(void))dlsym(library, "PyOS_AfterFork_Child");
   if (python.is_initialized && python.get_version && python.gil_ensure && python.gil_release && python.run &&
-      forking.before && forking.after_parent && forking.after_child)
+      forking.before && forking.after_parent && forking.after_child && launches_prepare(library))
     return 1;
   return fail("the Python in this process lacks functions of its C API");
 }

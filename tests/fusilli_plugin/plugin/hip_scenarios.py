@@ -9,15 +9,19 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import struct
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_char_p, c_int64, c_size_t, c_uint32, c_void_p
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fusilli_plugin.errors import BadParamError
 from hipdnn_backend.engine import engine_id
 from hipdnn_backend.plugin_abi import ConstData, DeviceBuffer, declare
 from hipdnn_backend.plugin_library import const_data
@@ -162,6 +166,109 @@ def no_allocation(hip: Standin, plugin: Raw) -> None:
         assert not calls & {"malloc", "free", "host_malloc", "synchronize", "stream_create", "memcpy", "host_func"}, (
             calls
         )
+
+
+def prepared(hip: Standin, plugin: Raw) -> None:
+    """What comes again is launched without the Python code that looks at its arguments; anything else is looked at."""
+    hip.play(play_add)
+    first, second = plugin.handle(A), plugin.handle(A)
+    context, _ = plugin.build(first)
+    plan = attached().plugin._contexts.get(context).plan
+    looked, launch = 0, plan.launch
+
+    def looking(raw: bytes, workspace: int, place: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return launch(raw, workspace, place)
+
+    plan.launch = looking
+    pack, other = pack_of(hip), pack_of(hip)
+    hip.take()
+    for handle, given, workspace, new in (
+        (first, pack, 0, 1), (first, pack, 0, 0), (first, other, 0, 1), (first, other, 0, 0), (first, pack, 0, 0),
+        (second, pack, 0, 1), (second, pack, 0, 0), (first, pack, 1 << 20, 1), (first, pack, 1 << 20, 0),
+    ):  # fmt: skip
+        before = looked
+        assert plugin.execute(handle, context, given, workspace) == 0, plugin.error()
+        assert looked - before == new
+        check(given)
+        (seen,) = launches(hip)
+        assert (seen.stream, seen.arguments) == (A, (given[1], given[2], given[3]))
+    assert plugin.execute(first, context, {1: pack[1], 2: pack[2]}) == 1
+    assert "no buffer for tensor 3" in plugin.error()
+    plugin("Destroy", second)
+    assert plugin.execute(first, context, pack) == 0, plugin.error()
+    check(pack)
+    plugin("DestroyExecutionContext", first, context)
+    hip.take()
+    assert plugin.execute(first, context, pack) == 1
+    assert "was destroyed" in plugin.error()
+    assert not launches(hip)
+
+
+def launches_in_c(hip: Standin, plugin: Raw) -> None:
+    """What the shim calls for prepared launches: errors become statuses, references go, the number kept is bounded."""
+    handle = plugin.handle(A)
+    context, _ = plugin.build(handle)
+    edge = attached()
+    (serial,) = edge.plugin._places
+    pack = {uid: 64 * uid for uid in (1, 2, 3)}  # never read
+    buffers = b"".join(struct.pack("=qQ", *pair) for pair in pack.items())
+
+    class Launch:
+        def __init__(self, work: Callable[[], object], workspace: int = 0) -> None:
+            self.work = work
+            edge.link.remember(serial, 0, A, context, workspace, buffers, len(pack), id(self))
+
+        def __call__(self) -> None:
+            self.work()
+
+    def fail(error: BaseException) -> Callable[[], object]:
+        def work() -> None:
+            raise error
+
+        return work
+
+    for error, status in ((RuntimeError("no way"), 3), (BadParamError("no way"), 1), (SystemExit("no way"), 3)):
+        Launch(fail(error))
+        assert plugin.execute(handle, context, pack) == status
+        assert "no way" in plugin.error()
+    Launch(fail(KeyboardInterrupt()))
+    try:
+        plugin.execute(handle, context, pack)
+    except KeyboardInterrupt:
+        interrupted = True
+    else:
+        interrupted = False
+    assert interrupted, "Ctrl-C did not reach the host"
+
+    calls: list[int] = []
+    kept = [weakref.ref(Launch(partial(calls.append, number), 64 * number)) for number in range(3000)]
+    alive = [number for number, reference in enumerate(kept) if reference() is not None]
+    assert 500 < len(alive) <= 1024
+    for number in alive:
+        assert plugin.execute(handle, context, pack, 64 * number) == 0
+    assert calls == alive
+
+    last = weakref.ref(Launch(lambda: edge.plugin.destroy_context(context)))
+    assert plugin.execute(handle, context, pack) == 0
+    assert last() is None
+    assert not any(reference() for reference in kept)
+    assert plugin.execute(handle, context, pack) == 1
+    assert "was destroyed" in plugin.error()
+
+
+class Attached(NamedTuple):
+    """The Python side of the plugin."""
+
+    link: Any
+    plugin: Any
+
+
+def attached() -> Attached:
+    from fusilli_plugin import attach
+
+    return Attached(*attach._attached[:2])
 
 
 def workspace(hip: Standin, plugin: Raw) -> None:

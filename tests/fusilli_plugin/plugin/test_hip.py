@@ -28,6 +28,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("scenario", "environment"),
     [
         ("streams", {}),
+        ("prepared", {}),
+        ("launches_in_c", {}),
         ("no_allocation", {}),
         ("workspace", {}),
         ("devices", TWO_CHIPS),
