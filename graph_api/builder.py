@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
@@ -17,6 +17,7 @@ from graph_api.tensor import Scalar, TensorAttr, checked_name
 __all__ = ["GraphBuilder"]
 
 N = TypeVar("N", bound=Node)
+_MISSING: Any = object()
 
 
 class GraphBuilder:
@@ -61,7 +62,7 @@ class GraphBuilder:
         self,
         name: str | None = None,
         *,
-        dim: Sequence[int],
+        dim: Sequence[int] = _MISSING,
         stride: Sequence[int] | None = None,
         layout: str | None = None,
         data_type: DataType | None = None,
@@ -72,7 +73,7 @@ class GraphBuilder:
 
         Args:
             name: unique in the graph; default: ``tensor_<n>``.
-            dim: logical dims, (N, C, spatial...).
+            dim: logical dims, (N, C, spatial...); has to be given.
             stride: in elements; default: packed in dim order. 0 repeats the input along that dim.
             layout: instead of ``stride``, one of NCW, NWC, NCHW, NHWC, NCDHW, NDHWC.
             data_type: default: the graph's ``io_data_type``.
@@ -80,8 +81,11 @@ class GraphBuilder:
             is_pass_by_value: a runtime scalar, which callers of an engine pass by host pointer.
 
         Raises:
-            GraphError: bad values, or both ``stride`` and ``layout``.
+            GraphError: bad values, no ``dim``, or both ``stride`` and ``layout``.
         """
+        if dim is _MISSING:
+            called, first = ("an input", "") if name is None else (f"input {name!r}", f"{name!r}, ")
+            raise GraphError(f"{called} has no dims: dim= is missing; write e.g. g.tensor({first}dim=(8, 64, 56, 56))")
         if stride is not None and layout is not None:
             raise GraphError(f"tensor '{name}': give stride= or layout=, not both")
         tensor = TensorAttr(name=name, uid=uid, dims=dim, strides=stride, data_type=data_type,

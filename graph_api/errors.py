@@ -5,6 +5,7 @@ Every message names the node or tensor, the rule that was broken, the values tha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "FusilliError",
     "GraphError",
     "NotSupportedError",
+    "did_you_mean",
 ]
 
 
@@ -54,3 +56,15 @@ class CompileError(FusilliError):
 
 class ExecutionError(FusilliError):
     """A buffer does not fit its tensor, a device is not there, or the device reported a failure."""
+
+
+def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`` (did you mean X?)`` for the known name that is most like ``name``, whatever its case; "" if none is."""
+    import difflib
+
+    asked = str(name)[:64].lower()
+    spelled = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(asked, spelled, 5, cutoff)
+    # Of the near ones that which begins alike: gfx90a for gfx90b, not gfx950.
+    begins = [next((n for n in range(len(asked), 0, -1) if each.startswith(asked[:n])), 0) for each in close]
+    return f" (did you mean {spelled[close[begins.index(max(begins))]]}?)" if close else ""

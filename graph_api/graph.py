@@ -11,7 +11,7 @@ import numpy as np
 
 from graph_api import numerics, serialization
 from graph_api.dtypes import DataType
-from graph_api.errors import GraphError
+from graph_api.errors import GraphError, did_you_mean
 from graph_api.layout import stride_order, strides_in_order
 from graph_api.node import Array, Node
 from graph_api.ops import AllBuilders
@@ -106,7 +106,8 @@ class Graph(AllBuilders):
             found = [tensor for tensor in self._tensors if tensor.has_uid and tensor.uid == uid]
         if not found:
             names = ", ".join(f"'{tensor.name}'" for tensor in self._tensors if not tensor.is_virtual)
-            raise GraphError(f"graph '{self.name}' has no tensor {key!r}; it has {names}")
+            near = did_you_mean(key, [t.name for t in self._tensors]) if isinstance(key, str) else ""
+            raise GraphError(f"graph '{self.name}' has no tensor {key!r}{near}; it has {names}")
         return found[0]
 
     def by_tensor(self, pack: Mapping[TensorKey, T]) -> dict[TensorAttr, T]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from graph_api.errors import GraphError
+from graph_api.errors import GraphError, did_you_mean
 
 __all__ = [
     "PhysicalLayout",
@@ -60,7 +60,8 @@ def layout_strides(layout: str, dims: Sequence[int]) -> Dims:
     """
     name = layout.upper() if isinstance(layout, str) else ""
     if name not in _LAYOUTS:
-        raise GraphError(f"layout {layout!r} is unknown; known are {', '.join(_LAYOUTS)}; or give stride=")
+        near = did_you_mean(layout, _LAYOUTS)
+        raise GraphError(f"layout {layout!r} is unknown{near}; known are {', '.join(_LAYOUTS)}; or give stride=")
     if len(name) != len(dims):
         raise GraphError(f"layout {name} has {len(name)} dims, dim={tuple(dims)} has {len(dims)}")
     logical = "NC" + "".join(letter for letter in name if letter not in "NC")

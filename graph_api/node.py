@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from graph_api.dtypes import DataType
-from graph_api.errors import GraphError
+from graph_api.errors import GraphError, did_you_mean
 from graph_api.layout import packed_strides, stride_order, strides_in_order
 from graph_api.tensor import TensorAttr
 
@@ -53,7 +53,8 @@ class Attributes:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in data:
             if key not in known:
-                raise GraphError(f"{where}: unknown attribute {key!r}; known are {', '.join(known) or 'none'}")
+                near = did_you_mean(key, known)
+                raise GraphError(f"{where}: unknown attribute {key!r}{near}; known are {', '.join(known) or 'none'}")
         try:
             return cls(**{key: _typed(hints[key], value, f"{where}: {key}") for key, value in data.items()})
         except TypeError as error:
@@ -86,7 +87,8 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, Enum):
         if isinstance(value, str) and value in hint.__members__:
             return hint[value]
-        raise GraphError(f"{where}: {_shown(value)} is unknown; known are {', '.join(hint.__members__)}")
+        near = did_you_mean(value, hint.__members__)
+        raise GraphError(f"{where}: {_shown(value)} is unknown{near}; known are {', '.join(hint.__members__)}")
     if hint is float and isinstance(value, str) and value in ("inf", "-inf", "nan"):
         return float(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
@@ -209,7 +211,7 @@ class Node(ABC):
     ) -> None:
         for port in tensors:
             if port not in ports:
-                raise self.fail(f"unknown {kind} '{port}'; known are {', '.join(ports)}")
+                raise self.fail(f"unknown {kind} '{port}'{did_you_mean(port, ports)}; known are {', '.join(ports)}")
         for port in ports:
             if port not in tensors and port not in optional:
                 raise self.fail(f"{kind} '{port}' is missing")

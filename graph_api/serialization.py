@@ -12,7 +12,7 @@ from reprlib import repr as _shown  # of values from outside, which may be long
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graph_api.dtypes import DataType
-from graph_api.errors import GraphError
+from graph_api.errors import GraphError, did_you_mean
 from graph_api.node import OPS
 from graph_api.tensor import Scalar, TensorAttr
 
@@ -148,7 +148,8 @@ def _node_from_json(graph: Graph, item: Any, by_uid: dict[int, TensorAttr], wher
     op = _field(item, "op", str, where)
     node_type = OPS.get(op)
     if node_type is None:
-        raise GraphError(f"{where}: operation {_shown(op)} is unknown; known are {', '.join(sorted(OPS))}")
+        near = did_you_mean(op, OPS)
+        raise GraphError(f"{where}: operation {_shown(op)} is unknown{near}; known are {', '.join(sorted(OPS))}")
 
     def ports(side: str) -> dict[str, TensorAttr]:
         found: dict[str, TensorAttr] = {}
@@ -189,7 +190,8 @@ def _dtype(item: Any, key: str, where: str) -> DataType | None:
     if value is None:
         return None
     if not isinstance(value, str) or value not in DataType.__members__:
-        raise GraphError(f"{where}: {key} {_shown(value)} is unknown; known are {', '.join(DataType.__members__)}")
+        near, known = did_you_mean(value, DataType.__members__), ", ".join(DataType.__members__)
+        raise GraphError(f"{where}: {key} {_shown(value)} is unknown{near}; known are {known}")
     return DataType[value]
 
 

@@ -369,7 +369,7 @@ class HipMemory:
         except (OSError, AttributeError) as error:
             raise DeviceError(
                 f"the {cls._KIND} runtime cannot be used: {error}; put the folder of {cls._LIBRARIES[0]} on "
-                "LD_LIBRARY_PATH, or use host memory"
+                "LD_LIBRARY_PATH, or use host memory: --device cpu on the command line"
             ) from None
         return library
 

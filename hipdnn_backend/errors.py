@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["DeviceError", "EngineError", "NoEngineError", "PackError", "WireError"]
+from collections.abc import Iterable
+
+__all__ = ["DeviceError", "EngineError", "NoEngineError", "PackError", "WireError", "did_you_mean"]
 
 
 class DeviceError(RuntimeError):
@@ -58,3 +60,12 @@ class WireError(ValueError):
             return WireError(parent, self.reason)
         joint = "" if self.path.startswith("[") else "."
         return WireError(f"{parent}{joint}{self.path}", self.reason)
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """`` (did you mean X?)`` for the known name that is most like ``name``, whatever its case; "" if none is."""
+    import difflib
+
+    spelled = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(str(name)[:64].lower(), spelled, 1)
+    return f" (did you mean {spelled[close[0]]}?)" if close else ""

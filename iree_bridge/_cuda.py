@@ -110,7 +110,7 @@ def _load() -> ctypes.CDLL:
                 library = ctypes.CDLL("libcuda.so.1")
             except OSError as error:
                 raise ExecutionError(
-                    f"the CUDA driver cannot be used ({error}); install the NVIDIA driver, or choose device='cpu'"
+                    f"the CUDA driver cannot be used ({error}); install the NVIDIA driver, or choose --device cpu"
                 ) from error
             if library.cuInit(ctypes.c_uint(0)) not in (0, _NO_DEVICE):
                 raise ExecutionError("cuInit failed; `nvidia-smi` shows what the driver sees")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ _LOG: Final = logging.getLogger(__name__)
 _LIBRARY: Final = "libamdhip64.so"
 _FIX: Final = (
     "install ROCm (https://rocm.docs.amd.com) or put the folder of libamdhip64.so on LD_LIBRARY_PATH, "
-    "or choose another device: device='cpu'"
+    "or choose the CPU: --device cpu on the command line, device='cpu' in Python, or FUSILLI_DEVICE=cpu"
 )
 _lock = threading.RLock()
 _api: Any = None
@@ -133,7 +134,7 @@ def _missing_device(index: int, count: int) -> str:
     if count == 0:
         return (
             f"device 'hip:{index}': the HIP runtime finds no GPU; check `rocminfo`, that this user may open /dev/kfd "
-            "(groups video, render), and HIP_VISIBLE_DEVICES; or choose device='cpu'"
+            "(groups video, render), and HIP_VISIBLE_DEVICES; or choose the CPU: --device cpu"
         )
     return f"device 'hip:{index}' is not there: this machine has {count}, hip:0 to hip:{count - 1}"
 
@@ -175,7 +176,8 @@ def _call(function: Any, *arguments: int) -> tuple[Any, ...]:
         return function(*arguments)
     except (RuntimeError, TypeError) as error:
         name = getattr(function, "__name__", "a HIP function")
-        raise ExecutionError(f"the HIP runtime cannot be used ({name}: {error}); {_FIX}") from error
+        text = re.sub(r"b'([^']*)'", r"\1", str(error))  # hip-python shows bytes as Python would
+        raise ExecutionError(f"the HIP runtime cannot be used ({name}: {text}); {_FIX}") from error
 
 
 def _check(error: Any, what: str) -> None:

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from graph_api.errors import ExecutionError
+from graph_api.errors import ExecutionError, did_you_mean
 from iree_bridge import _cuda, _hip
 from iree_bridge._runtime import HalDevice, HalDriver, get_driver, parse_flags, reason
 from iree_bridge.target import Target
@@ -24,7 +24,8 @@ from iree_bridge.target import Target
 __all__ = ["Device", "Driver", "Kind", "inherited_driver", "set_task_threads"]
 
 _LOG: Final = logging.getLogger(__name__)
-_NAME: Final = re.compile(r"(cpu|cpu-sync|cpu-task|hip|hip-iree|cuda)(?::(\d{1,3}))?")
+_WORDS: Final = ("cpu", "cpu-sync", "cpu-task", "hip", "hip-iree", "cuda")
+_NAME: Final = re.compile(rf"({'|'.join(_WORDS)})(?::(\d{{1,3}}))?")
 # Each open HIP device pins 128 MiB of host memory and owns one stream, so the caller's streams are served by few.
 _MAX_OPEN: Final = 8
 
@@ -59,7 +60,8 @@ class Device:
         """
         match = _NAME.fullmatch(name.strip().lower()) if isinstance(name, str) else None
         if match is None:
-            raise ExecutionError(f"device {name!r} is unknown; use 'cpu', 'hip', 'hip:1', 'cuda' or 'cuda:0'")
+            near = did_you_mean(str(name).partition(":")[0], _WORDS, 0.7)  # nearer than "cpu" is to "gpu"
+            raise ExecutionError(f"device {name!r} is unknown{near}; use 'cpu', 'hip', 'hip:1', 'cuda' or 'cuda:0'")
         word, index = match[1], int(match[2] or 0)
         if word.startswith("cpu"):
             if match[2] and index:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal, get_args
 
-from graph_api.errors import NotSupportedError
+from graph_api.errors import NotSupportedError, did_you_mean
 from iree_bridge.cpu import host_arch, host_identity
 
 __all__ = ["Target", "known_targets"]
@@ -152,4 +152,5 @@ def _parse(name: str) -> Target:
         return Target("llvm-cpu", "host", host_identity())
     if name.startswith("cpu:") and name in known_targets():
         return Target("llvm-cpu", name.removeprefix("cpu:"))
-    raise NotSupportedError("", "target", f"target '{name}' is unknown; known are {', '.join(known_targets())}")
+    near = did_you_mean(name, known_targets(), 0.7)
+    raise NotSupportedError("", "target", f"target '{name}' is unknown{near}; known are {', '.join(known_targets())}")

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from hipdnn_backend.errors import WireError
+from hipdnn_backend.errors import WireError, did_you_mean
 from hipdnn_backend.wire.attributes import ATTRIBUTES, Attributes, UnknownAttributes, is_uid_field
 from hipdnn_backend.wire.check import check_graph
 from hipdnn_backend.wire.enums import (
@@ -243,9 +243,9 @@ def _attributes(source: _Json) -> NodeAttributes:
         name = cls.__name__
     table = TABLES.get(name) if isinstance(name, str) else None
     if table is None or not issubclass(table.cls, Attributes):
-        raise WireError(
-            "", f"{name!r:.60} is no operation; known are {', '.join(c.__name__ for c in ATTRIBUTES.values())}"
-        )
+        operations = [each.__name__ for each in ATTRIBUTES.values()]
+        near = did_you_mean(name, operations)
+        raise WireError("", f"{name!r:.60} is no operation{near}; known are {', '.join(operations)}")
     flat = _flatten(source, table)
     attributes = table.cls.from_dict({field.name: _field(field, flat) for field in table.fields})
     assert isinstance(attributes, Attributes)
@@ -317,7 +317,9 @@ def _enum_from_json(cls: type[WireEnum], value: object) -> WireEnum:
         for member in cls:
             if wanted == member.name.lower() or (cls is ReductionMode and wanted == _SPELLED.get(member)):
                 return member
-    raise WireError("", f"{value!r:.60} is no {cls.__name__}; known are {', '.join(member.name for member in cls)}")
+    names = [member.name for member in cls]
+    near = did_you_mean(value, names)
+    raise WireError("", f"{value!r:.60} is no {cls.__name__}{near}; known are {', '.join(names)}")
 
 
 def _uuid_from_json(value: object) -> bytes | None:

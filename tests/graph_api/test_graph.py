@@ -223,6 +223,14 @@ def _empty_node_name(g: Graph) -> None:
     g.pointwise(M.NEG, _x(g), name="")
 
 
+def _no_dims(g: Graph) -> None:
+    g.tensor("x")
+
+
+def _no_name_and_no_dims(g: Graph) -> None:
+    g.tensor(layout="NHWC")
+
+
 BAD: list[tuple[Callable[[Graph], None], str]] = [
     (_no_nodes, "graph 'g' has no nodes; add an operation"),
     (_no_output, "graph 'g' has no output; call set_output(True) on a result"),
@@ -242,6 +250,8 @@ BAD: list[tuple[Callable[[Graph], None], str]] = [
     (_repeated_output, "tensor 'y' is written by a node: stride 0 in (0, 1) is for inputs only"),
     (_strides_of_another_rank, "tensor 'x': 3 strides (6, 3, 1) for 2 dims (2, 3); give one stride per dim"),
     (_stride_and_layout, "tensor 'x': give stride= or layout=, not both"),
+    (_no_dims, "input 'x' has no dims: dim= is missing; write e.g. g.tensor('x', dim=(8, 64, 56, 56))"),
+    (_no_name_and_no_dims, "an input has no dims: dim= is missing; write e.g. g.tensor(dim=(8, 64, 56, 56))"),
     (_compute_in_int8, "pointwise 'n': compute_data_type INT8 is none of FLOAT, DOUBLE, INT32, INT64, HALF, BFLOAT16"),
     (_compute_in_words, "pointwise: compute_data_type must be a DataType, got 'FLOAT'"),
     (_constant_as_output, "pointwise 'pointwise_0': tensor 'y' is a constant and cannot be written"),

@@ -46,7 +46,7 @@ def test_named_layouts(layout: str, dims: Dims, expected: Dims) -> None:
         (
             "NHCW",
             (1, 2, 3, 4),
-            "layout 'NHCW' is unknown; known are NCW, NWC, NCHW, NHWC, NCDHW, NDHWC; or give stride=",
+            r"layout 'NHCW' is unknown \(did you mean NHWC\?\); known are NCW, NWC, NCHW, NHWC, NCDHW, NDHWC; or",
         ),
         ("", (1,), "layout '' is unknown"),
         (["NHWC"], (1, 2, 3, 4), "layout .* is unknown"),

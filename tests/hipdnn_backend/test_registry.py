@@ -50,8 +50,10 @@ def test_given_engines_in_order() -> None:
     assert registry.engine("A_ENGINE") is registry.engines[1]
     assert registry.engine(engine_id("B_ENGINE")) is registry.engines[0]
     assert not registry.problems
-    with pytest.raises(NoEngineError, match="there is no engine C_ENGINE; there are: B_ENGINE, A_ENGINE"):
-        registry.engine("C_ENGINE")
+    with pytest.raises(NoEngineError, match=r"there is no engine MIOPEN; there are: B_ENGINE, A_ENGINE"):
+        registry.engine("MIOPEN")
+    with pytest.raises(NoEngineError, match=r"there is no engine A_ENGINES \(did you mean A_ENGINE\?\); there are"):
+        registry.engine("A_ENGINES")
 
 
 def test_what_is_no_engine_is_refused() -> None:

@@ -235,7 +235,7 @@ def test_a_graph_that_is_declined_never_reaches_a_compiler() -> None:
         (
             lambda g: compile_graph(g, [Target.parse("gfx000")]),
             NotSupportedError,
-            "target 'gfx000' is unknown; known are",
+            "target 'gfx000' is unknown .did you mean gfx1200\\?.; known are",
         ),
         (
             lambda g: build(g, "cpu", options=Options(compile=CompileMode.NEVER)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,15 @@ def test_names(text: str, kind: str, index: int, name: str) -> None:
     "text", ["", "gpu", "hip:", "hip:-1", "hip:x", "cpu:1", "cuda:0:1", "hip:9999", "cuda-iree", None, 3]
 )
 def test_unknown_names_are_refused(text: str) -> None:
-    with pytest.raises(ExecutionError, match="is unknown; use 'cpu', 'hip'|the CPU is one device"):
+    with pytest.raises(ExecutionError, match="is unknown.*; use 'cpu', 'hip'|the CPU is one device"):
+        Device.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"), [("cpuu", " (did you mean cpu?)"), ("HIPP:1", " (did you mean hip?)"), ("gpu", "")]
+)
+def test_the_nearest_name_is_offered(text: str, hint: str) -> None:
+    with pytest.raises(ExecutionError, match=re.escape(f"device {text!r} is unknown{hint}; use")):
         Device.parse(text)
 
 
@@ -161,3 +170,4 @@ for name in ("arch", "target"):
     lines = done.stdout.splitlines()
     assert len(lines) == 2
     assert all("the HIP runtime cannot be used" in line and "install ROCm" in line for line in lines), lines
+    assert all("libamdhip64.so" in line and "--device cpu" in line and "b'" not in line for line in lines), lines

@@ -45,8 +45,24 @@ def test_every_known_name_parses_to_a_target_of_that_name() -> None:
 
 @pytest.mark.parametrize("name", ["gfx90b", "gfx1102", "mi200", "sm_90", "cpu:nonsense", "", "gfx942 --flag", "cuda"])
 def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(NotSupportedError, match=r"is unknown; known are gfx908, .*mi300x.*sm_80"):
+    with pytest.raises(NotSupportedError, match=r"is unknown.*; known are gfx908, .*mi300x.*sm_80"):
         Target.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("gfx94", " (did you mean gfx942?)"),
+        ("gfx90b", " (did you mean gfx90a?)"),
+        ("mi300", " (did you mean mi300x?)"),
+        ("x86-64-v3", " (did you mean cpu:x86-64-v3?)"),
+        ("gpu", ""),
+    ],
+)
+def test_the_nearest_name_is_offered(name: str, hint: str) -> None:
+    with pytest.raises(NotSupportedError) as caught:
+        Target.parse(name)
+    assert f"target '{name}' is unknown{hint}; known are" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["gfx942", "sm_80"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hipdnn_backend.errors import did_you_mean
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import Graph, TensorType
 
@@ -60,16 +61,29 @@ def bind_dims(graph: Graph, dims: Mapping[str, int]) -> None:
     Raises:
         ModelError: a dim is not given, a name is unknown, or a size is no positive number.
     """
+    _check_names(graph, dims)
     _check_sizes(dims)
-    used: set[str] = set()
     for name, type_ in graph.inputs.items():
         if type_.dims is None:
             raise ModelError(name, "dims", "the input has no rank; export the model with a shape for it")
-        sizes = tuple(_size(name, axis, dim, type_, dims, used) for axis, dim in enumerate(type_.dims))
+        sizes = tuple(_size(name, axis, dim, type_, dims) for axis, dim in enumerate(type_.dims))
         graph.inputs[name] = TensorType(type_.element, sizes)
-    for unknown in sorted(dims.keys() - used):
-        known = ", ".join(sorted(used)) or "none"
-        raise ModelError(unknown, "dims", f"no input has a dim of this name; symbolic dims are: {known}")
+
+
+def _check_names(graph: Graph, dims: Mapping[str, int]) -> None:
+    """First of all: a name that is wrong also leaves a dim without size, and that error would not tell why."""
+    open_dims = [
+        (dim, f"{name}.{axis}")
+        for name, type_ in graph.inputs.items()
+        for axis, dim in enumerate(type_.dims or ())
+        if not isinstance(dim, int)
+    ]
+    known = list(dict.fromkeys(dim or place for dim, place in open_dims))
+    for unknown in sorted(dims.keys() - {name for both in open_dims for name in both if name}):
+        near = did_you_mean(unknown, known)
+        raise ModelError(
+            unknown, "dims", f"no input has a dim of this name{near}; symbolic dims are: {', '.join(known) or 'none'}"
+        )
 
 
 def _check_sizes(dims: Mapping[str, int]) -> None:
@@ -78,14 +92,13 @@ def _check_sizes(dims: Mapping[str, int]) -> None:
             raise ModelError(name, "dims", f"{size!r} is no size of a dim")
 
 
-def _size(name: str, axis: int, dim: int | str, type_: TensorType, dims: Mapping[str, int], used: set[str]) -> int:
+def _size(name: str, axis: int, dim: int | str, type_: TensorType, dims: Mapping[str, int]) -> int:
     if isinstance(dim, int):
         if dim < 0:
             raise ModelError(name, "dims", f"dim {axis} of the input is {dim}")
         return dim
     for key in (dim, f"{name}.{axis}"):
         if key and key in dims:
-            used.add(key)
             return int(dims[key])
     key = dim or f"{name}.{axis}"
     shown = "[" + ", ".join(str(size) if size != "" else "?" for size in type_.dims or ()) + "]"

@@ -179,6 +179,10 @@ def test_missing_keys_take_the_schemas_defaults() -> None:
         ({"nodes": {}}, "nodes: {} is no array"),
         ({"nodes": [3]}, "nodes[0]: 3 is no object"),
         ({"nodes": [{"type": "Fancy"}]}, "nodes[0].attributes: 'Fancy' is no operation; known are "),
+        (
+            {"nodes": [{"type": "MatmullAttributes"}]},
+            "nodes[0].attributes: 'MatmullAttributes' is no operation (did you mean MatmulAttributes?); known are ",
+        ),
         ({"nodes": [{"type": "Graph"}]}, "nodes[0].attributes: 'Graph' is no operation"),
         ({"nodes": [{"type": 0}]}, "nodes[0].attributes: 0 is no number of an operation"),
         ({"nodes": [{}]}, "nodes[0].attributes: None is no operation"),
