@@ -88,8 +88,6 @@ class Bounded:
 def bounded_input(node: Node, port: str, value: Array, error: Array) -> Bounded:
     """An input of ``node`` as it is read: with its own error and that of its conversion to the compute type."""
     dtype = node.inputs[port].data_type
-    lossless = (
-        dtype.eps >= node.compute.eps if dtype.is_float else dtype.itemsize == 1 or node.compute is DataType.DOUBLE
-    )
+    lossless = dtype.eps >= node.compute.eps if dtype.is_float else dtype.bits <= 8 or node.compute is DataType.DOUBLE
     loss = 0.0 if lossless else 0.5 * node.accumulation_eps
     return Bounded(value, error + loss * np.abs(value), node)

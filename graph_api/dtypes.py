@@ -25,6 +25,7 @@ class DataType(Enum):
     DOUBLE = "DOUBLE"
     UINT8 = "UINT8"
     INT8 = "INT8"
+    INT4 = "INT4"
     INT32 = "INT32"
     INT64 = "INT64"
     BOOLEAN = "BOOLEAN"
@@ -34,18 +35,23 @@ class DataType(Enum):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The numpy dtype (``ml_dtypes`` supplies bfloat16 and the 8-bit floats)."""
+        """The numpy dtype of values (``ml_dtypes`` supplies bfloat16, the 8-bit floats and INT4, a byte each there)."""
         return _NUMPY[self]
 
     @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return _NUMPY[self].itemsize
+    def bits(self) -> int:
+        """Bits of one element in the memory of a tensor: 4 for INT4, of which two share a byte."""
+        return 4 if self is DataType.INT4 else 8 * _NUMPY[self].itemsize
 
     @property
-    def bits(self) -> int:
-        """Bits of one element as it is stored."""
-        return 8 * self.itemsize
+    def range(self) -> tuple[int, int]:
+        """Least and greatest value of an integer type."""
+        info = ml_dtypes.iinfo(_NUMPY[self])
+        return int(info.min), int(info.max)
+
+    def nbytes(self, elements: int) -> int:
+        """Bytes of ``elements`` consecutive elements, the last byte being full or not."""
+        return -(-elements * self.bits // 8)
 
     @property
     def is_float(self) -> bool:
@@ -86,6 +92,7 @@ _NUMPY: dict[DataType, np.dtype[Any]] = {
     DataType.DOUBLE: np.dtype(np.float64),
     DataType.UINT8: np.dtype(np.uint8),
     DataType.INT8: np.dtype(np.int8),
+    DataType.INT4: np.dtype(ml_dtypes.int4),
     DataType.INT32: np.dtype(np.int32),
     DataType.INT64: np.dtype(np.int64),
     DataType.BOOLEAN: np.dtype(np.bool_),

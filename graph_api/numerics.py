@@ -168,6 +168,8 @@ def _inputs(graph: Graph, pack: Mapping[Any, object]) -> dict[TensorAttr, Array]
         if tensor not in given:
             raise GraphError(f"no array was given for input '{tensor.name}' of graph '{graph.name}'")
         array = _numbers(given[tensor], tensor)
+        if tensor.data_type is DataType.INT4 and array.dtype == np.uint8:
+            array = tensor.unpack(array)  # bytes are memory wherever arrays are taken
         if array.shape != tensor.dims:
             raise GraphError(f"input '{tensor.name}': the array has shape {array.shape}, its tensor dims {tensor.dims}")
         values[tensor] = _rounded(array, tensor)

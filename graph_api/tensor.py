@@ -52,6 +52,13 @@ def checked_name(name: object, what: str, *, may_be_empty: bool = False) -> str:
     return name
 
 
+def _aligned(nbytes: int) -> np.ndarray[Any, Any]:
+    """New zeroed bytes that start where devices use them without a copy."""
+    raw = np.zeros(nbytes + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + nbytes]
+
+
 class TensorAttr:
     """A tensor of one graph: name, uid, dims, strides, data type, virtual flag, optional scalar value.
 
@@ -164,8 +171,8 @@ class TensorAttr:
 
     @property
     def nbytes(self) -> int:
-        """Bytes from the first to one past the last element in memory, gaps included."""
-        return extent(self.dims, self.strides) * self.data_type.itemsize
+        """Bytes from the first to the last element in memory, gaps included."""
+        return self.data_type.nbytes(extent(self.dims, self.strides))
 
     def set_name(self, name: str) -> TensorAttr:
         """Names the tensor; any non-empty text, unique in the graph."""
@@ -222,12 +229,75 @@ class TensorAttr:
         return self
 
     def empty(self) -> np.ndarray[Any, Any]:
-        """A new array of the tensor's dims, strides and dtype, aligned so that devices use it without a copy."""
-        itemsize = self.data_type.itemsize
-        raw = np.zeros(self.nbytes + _ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % _ALIGNMENT
+        """A new array of the tensor's dims, strides and dtype, aligned so that devices use it without a copy.
+
+        One of INT4 has a byte for each element: it holds values, which ``pack`` makes memory of.
+        """
+        return self._strided(self._whole_elements())
+
+    def pack(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The memory of the tensor as its bytes, uint8 ``[nbytes]``, aligned so that devices use it without a copy.
+
+        The INT4 element at offset ``i`` (strides times indices) is in byte ``i // 2``: in the lower half if ``i`` is
+        even, in the upper half if it is odd. Memory that belongs to no element is 0.
+
+        Args:
+            values: of the tensor's dims. Floating-point types round; integer types must have the values.
+
+        Raises:
+            GraphError: other dims, or a value that the integer type does not have.
+        """
+        if values.shape != self.dims:
+            raise GraphError(f"tensor '{self.name}' has dims {self.dims}, the array has shape {values.shape}")
+        raw = self._whole_elements()
+        array = self._strided(raw)
+        # Once where the stride is 0, so that no element is written twice.
+        stored = tuple(slice(1 if stride == 0 else None) for stride in self.strides)
+        with np.errstate(invalid="ignore", over="ignore"):
+            array[stored] = values[stored].astype(array.dtype)
+        if self.data_type.is_integer and not np.array_equal(array, values):
+            low, high = self.data_type.range
+            raise GraphError(
+                f"tensor '{self.name}' is {self.data_type.name}: its values are integers from {low} to {high}, equal "
+                "along dims of stride 0"
+            )
+        if raw.size == self.nbytes:
+            return raw
+        packed = _aligned(self.nbytes)
+        packed[...] = raw[::2] & 0xF
+        packed[: raw.size // 2] |= raw[1::2] << 4
+        return packed
+
+    def unpack(self, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The values in the memory of the tensor, in its dims and strides: what ``pack`` made it of.
+
+        Args:
+            memory: uint8 ``[nbytes]``.
+
+        Raises:
+            GraphError: another shape or dtype.
+        """
+        if memory.dtype != np.uint8 or memory.shape != (self.nbytes,):
+            raise GraphError(
+                f"the memory of tensor '{self.name}' is uint8 [{self.nbytes}], got {memory.dtype} {list(memory.shape)}"
+            )
+        raw = self._whole_elements()
+        if raw.size == self.nbytes:
+            raw[...] = memory
+        else:
+            raw[::2] = memory & 0xF
+            raw[1::2] = memory[: raw.size // 2] >> 4
+        return self._strided(raw)
+
+    def _whole_elements(self) -> np.ndarray[Any, Any]:
+        """Zeroed bytes for the tensor, of whole bytes per element."""
+        return _aligned(extent(self.dims, self.strides) * self.data_type.numpy.itemsize)
+
+    def _strided(self, raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """``raw`` in the tensor's dims, strides and dtype."""
+        dtype = self.data_type.numpy
         # as_strided would not do: it refuses the 8-bit floats.
-        return np.ndarray(self.dims, self.data_type.numpy, raw, start, [itemsize * stride for stride in self.strides])
+        return np.ndarray(self.dims, dtype, raw, 0, [dtype.itemsize * stride for stride in self.strides])
 
     def forget(self) -> None:
         """Drops what was inferred and keeps what was given."""
@@ -314,7 +384,7 @@ class TensorAttr:
             return True
         low, high = 0, 1
         if self.data_type.is_integer:
-            low, high = int(np.iinfo(self.data_type.numpy).min), int(np.iinfo(self.data_type.numpy).max)
+            low, high = self.data_type.range
         return math.isfinite(number) and int(value) == value and low <= value <= high
 
     def freeze(self) -> None:

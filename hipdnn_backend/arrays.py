@@ -41,8 +41,12 @@ DTYPES: Final[dict[DataType, np.dtype[Any]]] = {
     DataType.FP8_E4M3_FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
     DataType.FP8_E5M2_FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
 }
-"""numpy's type of an element; types of less than a byte have none and are passed as buffers or addresses."""
+"""numpy's type of an element; types of less than a byte have none and are passed as buffers or addresses.
 
+INT4 is also taken as its bytes, a uint8 array, and as values, an array of ``ml_dtypes.int4``, which is packed.
+"""
+
+_ALIGNMENT: Final = 64  # of memory that is made here, so that no engine copies it
 _BITS: Final = {DataType.INT4: 4, DataType.FP4_E2M1: 4, DataType.FP6_E2M3: 6, DataType.FP6_E3M2: 6}
 
 
@@ -54,17 +58,25 @@ class _Slot:
         self.is_output = is_output
         self.on_host = on_host
         self.alignment = 1 if on_host else max(tensor.alignment, 1)
-        self._dtype = DTYPES.get(tensor.data_type)
+        self._dtype, self._dims, strides = _form(tensor, None)
         item = self._dtype.itemsize if self._dtype else 0
-        self._strides = tuple(stride * item for stride in tensor.strides)
+        self._strides = tuple(stride * item for stride in strides)
 
     def fits(self, array: np.ndarray[Any, Any]) -> bool:
         return (
             array.dtype == self._dtype
-            and array.shape == self.tensor.dims
+            and array.shape == self._dims
             and array.strides == self._strides
             and (not self.is_output or array.flags.writeable)
         )
+
+
+class Addresses(dict[int, int]):
+    """Tensor uid → address, with the memory that was made for values of INT4: both are used, and kept, together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[np.ndarray[Any, Any]] = []
 
 
 @dataclass(frozen=True)
@@ -134,8 +146,8 @@ def extent(tensor: WireTensor, override: Override | None = None) -> int:
 
 def addresses(
     operands: Operands, pack: Pack, memory: Memory, overrides: Mapping[int, Override] | None = None
-) -> dict[int, int]:
-    """Tensor uid → address, after all checks. The objects must stay alive until the execution is over.
+) -> Addresses:
+    """Tensor uid → address, after all checks. The objects, and the answer, must stay alive until the execution is over.
 
     Raises:
         PackError: a tensor is missing or unknown, or what stands for it does not fit.
@@ -143,12 +155,15 @@ def addresses(
     slots = operands.slots
     if len(pack) != len(slots) or not all(uid in pack for uid in slots):
         _check_uids(operands, pack)
-    found: dict[int, int] = {}
+    found = Addresses()
     for uid, slot in slots.items():
         value, override = pack[uid], overrides.get(uid) if overrides else None
         if type(value) is np.ndarray and override is None and (memory.is_host or slot.on_host) and slot.fits(value):
             address = value.__array_interface__["data"][0]
         else:
+            if slot.tensor.data_type is DataType.INT4 and _has_values(value) and not slot.is_output:
+                value = _packed_int4(slot.tensor, value, override)
+                found.kept.append(value)
             address = _address(slot.tensor, value, None if slot.on_host else memory, override, slot.is_output)
         if not address and extent(slot.tensor, override):
             raise PackError(f"{_name(slot.tensor)}: the address is 0", uid)
@@ -243,15 +258,17 @@ def _check_layout(
     byte_strides: Sequence[int],
 ) -> None:
     """An array must have the tensor's type, dims and, where a dim is more than 1, strides."""
-    wanted = DTYPES.get(tensor.data_type)
+    wanted, dims, strides = _form(tensor, override)
     if wanted is None:
         reason = f"{_name(tensor)}: arrays have no type {tensor.data_type.name}; give a buffer or an address"
         raise PackError(reason, tensor.uid)
+    if tensor.data_type is DataType.INT4 and dtype != wanted:
+        reason = f"{_name(tensor)} is INT4, the array is {dtype}; give its values as ml_dtypes.int4, or its bytes as "
+        raise PackError(f"{reason}uint8, two elements in each, the first in the lower half", tensor.uid)
     # how numpy and device arrays show types that they lack: as raw bytes of that size
     is_raw = wanted.isbuiltin != 1 and dtype.kind in "Vu" and dtype.itemsize == wanted.itemsize
     if dtype != wanted and not is_raw:
         raise PackError(f"{_name(tensor)} is {wanted}, the array is {dtype}", tensor.uid)
-    dims, strides = (tensor.dims, tensor.strides) if override is None else (override.dims, override.strides)
     if tuple(shape) != tuple(dims):
         raise PackError(f"{_name(tensor)} has dims {list(dims)}, the array has shape {list(shape)}", tensor.uid)
     got = [stride / dtype.itemsize for stride in byte_strides]
@@ -259,6 +276,40 @@ def _check_layout(
         shown = [int(stride) if stride.is_integer() else stride for stride in got]
         reason = f"{_name(tensor)} has strides {list(strides)} (in elements), the array has {shown}"
         raise PackError(reason, tensor.uid)
+
+
+def _form(tensor: WireTensor, override: Override | None) -> tuple[np.dtype[Any] | None, Sequence[int], Sequence[int]]:
+    """Dtype, dims and strides in elements of an array that is the tensor's memory; no dtype: no array is."""
+    if tensor.data_type is DataType.INT4:
+        return np.dtype(np.uint8), (extent(tensor, override),), (1,)
+    dims, strides = (tensor.dims, tensor.strides) if override is None else (override.dims, override.strides)
+    return DTYPES.get(tensor.data_type), dims, strides
+
+
+def _has_values(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == ml_dtypes.int4
+
+
+def _packed_int4(
+    tensor: WireTensor, values: np.ndarray[Any, Any], override: Override | None
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of an INT4 tensor: the element at offset i is in byte i // 2, in the lower half if i is even."""
+    dims, strides = (tensor.dims, tensor.strides) if override is None else (override.dims, override.strides)
+    if values.shape != tuple(dims):
+        reason = f"{_name(tensor)} has dims {list(dims)}, the array has shape {list(values.shape)}"
+        raise PackError(reason, tensor.uid)
+    size, alignment = extent(tensor, override), max(tensor.alignment, _ALIGNMENT)
+    elements = np.zeros(2 * size, np.uint8)
+    stored = np.ndarray(dims, np.uint8, elements, 0, strides)
+    stored[...] = values.view(np.uint8) & 0xF
+    if not np.array_equal(stored, values.view(np.uint8) & 0xF):
+        reason = f"strides {list(strides)} give several elements one place, and their values differ"
+        raise PackError(f"{_name(tensor)}: {reason}", tensor.uid)
+    raw = np.zeros(size + alignment, np.uint8)
+    start = -raw.ctypes.data % alignment
+    packed = raw[start : start + size]
+    packed[...] = elements[::2] | elements[1::2] << 4
+    return packed
 
 
 def _bits(tensor: WireTensor) -> int:

@@ -35,7 +35,7 @@ ELEMENT_TYPES: Final[dict[DataType, Any]] = {
     DataType.FP8_E5M2: HalElementType.FLOAT_8_E5M2,
     DataType.FP8_E8M0: HalElementType.FLOAT_8_E8M0_FNU,
 }
-"""How IREE names the element types."""
+"""How IREE names the element types that compiled functions take; those of INT4 are passed as bytes."""
 
 # DLDeviceType. Host memory that a GPU driver pinned or manages is host memory all the same.
 _HOST_TYPES: Final = frozenset({1, 3, 11})

@@ -24,16 +24,16 @@ from typing import Any
 import numpy as np
 
 from graph_api import CompileError, DataType, Graph, Node, TensorAttr
-from iree_bridge import padded
+from iree_bridge import packed, padded
 from iree_bridge._mlir import PassManager, ir
 from iree_bridge.positions import keep_inside
 from iree_bridge.target import Target
-from iree_bridge.types import ELEMENT, TORCH_CODE, builtin_tensor, value_tensor
+from iree_bridge.types import ELEMENT, TORCH_CODE, argument_form, builtin_tensor, carried, value_tensor
 from iree_bridge.variants import Variant, choose
 
 __all__ = ["EMITTER_VERSION", "RULES", "EmittedModule", "Emitter", "Value", "emit_module", "rule"]
 
-EMITTER_VERSION = 1
+EMITTER_VERSION = 2
 """Part of the first-level cache key: raise it when the same graph is emitted differently."""
 
 
@@ -135,14 +135,17 @@ class Emitter:
         self._functions: dict[str, str] = {}
         self._padded: set[object] = set()
         self._entry: Any = None
+        self.updates_in_place = False
+        """Set where an operation may become an update, e.g. a sort. The compiler makes one in place after the last use
+        of a tensor, inputs included, so each input gets a use at the end."""
 
     # ---- the function --------------------------------------------------------------------------------------------
 
     def emit(self) -> None:
         """Emits the whole function."""
         outputs, inputs = self.graph.arguments()
-        types = [self.type(value_tensor(t.physical.shape, t.data_type, mutable=True)) for t in outputs]
-        types += [self.type(value_tensor(t.physical.shape, t.data_type)) for t in inputs]
+        types = [self.type(value_tensor(*argument_form(t), mutable=True)) for t in outputs]
+        types += [self.type(value_tensor(*argument_form(t))) for t in inputs]
         with ir.InsertionPoint(self._module.body):
             function = ir.Operation.create(
                 "func.func",
@@ -166,6 +169,9 @@ class Emitter:
             for index, tensor in enumerate(outputs):
                 with self.location(tensor.name):
                     self._store(tensor, buffers[index], guarded=index in self._guarded)
+            if self.updates_in_place:
+                for tensor, argument in zip(inputs, buffers[len(outputs) :], strict=True):
+                    self.barrier(Value(argument, *argument_form(tensor)))
             ir.Operation.create("func.return")
 
     @contextlib.contextmanager
@@ -184,7 +190,7 @@ class Emitter:
     def read(self, tensor: TensorAttr, dtype: DataType | None = None) -> Value:
         """The logical value of a tensor, converted to ``dtype`` (default: as it is carried)."""
         if tensor.value is not None and tensor not in self._values:
-            return self.splat(tensor.value, tensor.dims, dtype or tensor.data_type, through=tensor.data_type)
+            return self.splat(tensor.value, tensor.dims, dtype or carried(tensor.data_type), through=tensor.data_type)
         value = self._values[tensor]
         return value if dtype is None else self.cast(value, dtype)
 
@@ -203,7 +209,9 @@ class Emitter:
 
     def _from_physical(self, tensor: TensorAttr, argument: Any) -> Value:
         layout = tensor.physical
-        value = Value(argument, layout.shape, tensor.data_type)
+        value = Value(argument, *argument_form(tensor))
+        if tensor.data_type is DataType.INT4:
+            value = packed.unpack(self, tensor, value)
         if not layout.dense:
             value = padded.gather(self, tensor, value)
         order = layout.order
@@ -478,5 +486,5 @@ def _literal(number: Any, dtype: DataType) -> str:
     if dtype is DataType.BOOLEAN:
         return "true" if bool(number) else "false"
     if dtype.is_float:
-        return f"0x{int.from_bytes(number.tobytes()[::-1], 'big'):0{2 * dtype.itemsize}X}"
+        return f"0x{int.from_bytes(number.tobytes()[::-1], 'big'):0{dtype.bits // 4}X}"
     return str(int(number))

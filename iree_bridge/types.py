@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graph_api import DataType
+from graph_api import DataType, TensorAttr
 
-__all__ = ["ELEMENT", "TORCH_CODE", "builtin_tensor", "value_tensor"]
+__all__ = ["ELEMENT", "TORCH_CODE", "argument_form", "builtin_tensor", "carried", "value_tensor"]
 
 ELEMENT: dict[DataType, str] = {
     DataType.FLOAT: "f32",
@@ -35,6 +35,18 @@ TORCH_CODE: dict[DataType, int] = {
     DataType.BFLOAT16: 15,
 }
 """``torch.dtype`` numbers, as conversion operations take them."""
+
+
+def carried(dtype: DataType) -> DataType:
+    """The type in which compiled code has the elements of a tensor: those of INT4 are unpacked to INT8."""
+    return DataType.INT8 if dtype is DataType.INT4 else dtype
+
+
+def argument_form(tensor: TensorAttr) -> tuple[tuple[int, ...], DataType]:
+    """Dims and element type of the buffer that a compiled function takes for a tensor: of INT4 a row of bytes."""
+    if tensor.data_type is DataType.INT4:
+        return (tensor.nbytes,), DataType.INT8
+    return tensor.physical.shape, tensor.data_type
 
 
 def builtin_tensor(dims: Sequence[int], dtype: DataType) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from graph_api import Graph, GraphError, TensorAttr
+from graph_api import DataType, Graph, GraphError, TensorAttr
 from iree_bridge._files import write_whole
 
 __all__ = ["load_inputs", "read_arrays", "save_arrays", "save_outputs"]
@@ -24,7 +24,8 @@ _MAX_NAME = 60_000  # bytes; ZIP counts them in 16 bits
 def load_inputs(graph: Graph, path: Path) -> dict[TensorAttr, Array]:
     """An array for each input of the graph, in its data type and strides.
 
-    Integers and floats of another width are converted within their kind, and stderr says so; integers must fit.
+    Integers and floats of another width are converted within their kind, and stderr says so; integers must fit. uint8
+    arrays of INT4 tensors are their bytes.
 
     Raises:
         GraphError: no npz file, a missing or unknown tensor, another shape, or a dtype of another kind.
@@ -92,8 +93,15 @@ def _names(tensors: Mapping[TensorAttr, Array]) -> str:
 
 
 def _fitted(tensor: TensorAttr, array: Array, path: Path) -> Array:
-    """``array`` in the tensor's dtype, copied into memory of the tensor's strides."""
+    """``array`` in the tensor's dtype, copied into memory of the tensor's strides; bytes of INT4 are unpacked."""
     wanted = tensor.data_type.numpy
+    if tensor.data_type is DataType.INT4 and array.dtype == np.uint8:
+        if array.shape != (tensor.nbytes,):
+            raise GraphError(
+                f"{path}: '{tensor.name}' is INT4 and the array is uint8, its bytes, two elements in each: shape "
+                f"({tensor.nbytes},) is needed, not {array.shape}; store values as int8"
+            )
+        return tensor.unpack(array)
     if array.shape != tensor.dims:
         raise GraphError(f"{path}: '{tensor.name}' has shape {array.shape}, the tensor's dims are {tensor.dims}")
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:

@@ -98,7 +98,7 @@ class MatmulNode(Node):
     def _conversion_eps(self, port: str) -> float:
         """What converting an operand to the compute type loses."""
         dtype = self.inputs[port].data_type
-        exact = not dtype.is_float and dtype.itemsize == 1
+        exact = not dtype.is_float and dtype.bits <= 8
         return 0.5 * self.compute.eps if dtype.eps < self.compute.eps and not exact else 0.0
 
 

@@ -442,7 +442,7 @@ class PointwiseNode(Node):
         if self.attributes.mode is PointwiseMode.IDENTITY:
             return 0.0
         dtype = self.inputs[port].data_type
-        narrows = dtype.eps < self.compute.eps and dtype not in (DataType.INT8, DataType.UINT8, DataType.BOOLEAN)
+        narrows = dtype.eps < self.compute.eps and (dtype.is_float or dtype.bits > 8)
         return self.compute.eps * (0.5 * narrows + (2.0 if self.mode.ulps > 2 else 0.0))
 
 

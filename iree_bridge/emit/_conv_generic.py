@@ -65,7 +65,7 @@ def _converted(code: Code, name: str, source: DataType, target: DataType) -> str
     before, after = element_type(source), element_type(target)
     if before == after:
         return name
-    wider = target.itemsize > source.itemsize
+    wider = target.bits > source.bits
     if target.is_float:
         return code.line(f"arith.{'extf' if wider else 'truncf'} {name} : {before} to {after}")
     return code.line(f"arith.{'extsi' if wider else 'trunci'} {name} : {before} to {after}")

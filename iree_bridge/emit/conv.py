@@ -9,6 +9,7 @@ from graph_api import DataType, TensorAttr
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
 from iree_bridge.emit import _conv_cpu, _conv_generic
 from iree_bridge.emitter import Emitter, Value, rule
+from iree_bridge.types import carried
 
 __all__ = ["conv_fprop", "convolution", "cropped", "operand_type", "operands"]
 
@@ -28,7 +29,7 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
 def operands(e: Emitter, node: ConvNode, first: str, second: str) -> tuple[Value, Value]:
     """The inputs at two ports in the one type in which they are multiplied."""
     a, b = node.inputs[first], node.inputs[second]
-    dtype = operand_type(a.data_type, b.data_type, node.compute)
+    dtype = operand_type(carried(a.data_type), carried(b.data_type), node.compute)
     if dtype is DataType.BFLOAT16 and e.target.chip == "gfx908":
         dtype = DataType.FLOAT  # the compiler does not use the bf16 matrix instructions of this chip
     return _operand(e, a, dtype), _operand(e, b, dtype)
@@ -41,7 +42,7 @@ def _operand(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
     (local memory is exceeded, an allocation has no bound, address spaces differ), so there that takes one of its own.
     """
     value = e.read(tensor)
-    widened = value.dtype.itemsize < dtype.itemsize or value.dtype.is_float != dtype.is_float
+    widened = value.dtype.bits < dtype.bits or value.dtype.is_float != dtype.is_float
     if e.target.is_gpu and (widened or not tensor.physical.dense):
         return e.barrier(e.cast(value, dtype))
     return _conv_cpu.as_computed(e, e.cast(value, dtype))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from graph_api import DataType, TensorAttr
 from graph_api.ops.matmul import MatmulNode, batch_factors
 from iree_bridge.emitter import Emitter, Value, rule
+from iree_bridge.types import carried
 
 __all__ = ["matmul", "product"]
 
@@ -18,10 +19,11 @@ _BYTES = {DataType.INT8, DataType.UINT8, DataType.BOOLEAN}
 def matmul(e: Emitter, node: MatmulNode) -> None:
     """torch.aten.mm or bmm on operands of one type; the result has the compute type, in which it accumulates."""
     a, b = node.inputs["a"], node.inputs["b"]
-    operand, result = matmul_types(a.data_type, b.data_type, node.compute, a.dims[-1])
+    types = carried(a.data_type), carried(b.data_type)
+    operand, result = matmul_types(*types, node.compute, a.dims[-1])
     if operand is DataType.BFLOAT16 and e.target.chip == "gfx908":
         operand = DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
-    if e.target.is_gpu and operand is DataType.INT32 and not {a.data_type, b.data_type} <= _BYTES:
+    if e.target.is_gpu and operand is DataType.INT32 and not set(types) <= _BYTES:
         operand = result = (
             DataType.INT64
         )  # in 32 bits the kernel spills hundreds of registers; the low half is the same
@@ -37,7 +39,7 @@ def _read(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
     """
     value = e.read(tensor)
     same_kind = value.dtype.is_float == dtype.is_float and value.dtype is not DataType.BOOLEAN
-    widens = same_kind and value.dtype.itemsize < dtype.itemsize
+    widens = same_kind and value.dtype.bits < dtype.bits
     value = e.cast(value, dtype)
     if not widens or not e.target.is_gpu:
         return value

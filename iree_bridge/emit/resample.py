@@ -80,7 +80,7 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     """Pads x in its own type, then reduces in the compute type; the index is searched for once the maximum is known."""
     a, x = node.attributes, node.inputs["x"]
     value = e.read(x)
-    if value.dtype.is_float != node.compute.is_float or value.dtype.itemsize > node.compute.itemsize:
+    if value.dtype.is_float != node.compute.is_float or value.dtype.bits > node.compute.bits:
         value = e.cast(value, node.compute)
     order = x.physical.order
     y_dims = node.outputs["y"].dims
@@ -128,13 +128,13 @@ def _outside(a: ResampleAttributes, dtype: DataType) -> float:
 
 
 def _least(dtype: DataType) -> float:
-    return float("-inf") if dtype.is_float else int(np.iinfo(dtype.numpy).min)
+    return float("-inf") if dtype.is_float else dtype.range[0]
 
 
 def _literal(value: float, dtype: DataType) -> str:
     if not dtype.is_float:
         return str(int(value))
-    return f"0x{int.from_bytes(np.asarray(value, dtype.numpy).tobytes(), 'little'):0{2 * dtype.itemsize}X}"
+    return f"0x{int.from_bytes(np.asarray(value, dtype.numpy).tobytes(), 'little'):0{dtype.bits // 4}X}"
 
 
 def _start(pool: _Pool, name: str, first: str, dtype: DataType) -> list[str]:

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from graph_api.dtypes import DataType
 from graph_api.errors import ExecutionError
 from graph_api.tensor import TensorAttr
 from iree_bridge.buffers import ELEMENT_TYPES, Memory, examine
+from iree_bridge.types import argument_form
 
 __all__ = ["Argument", "PackReader", "check_outputs_apart"]
 
@@ -25,13 +27,14 @@ class Argument:
         is_output: True if the function writes it.
         shape: row-major dims of the buffer view that the function takes.
         element_type: IREE's name of the element type.
-        nbytes: bytes from the first to one past the last element.
+        nbytes: bytes from the first to the last element.
         has_gaps: True if bytes in between belong to nobody, and must survive a write.
     """
 
     __slots__ = (
         "_dims",
         "_dtype",
+        "_strides",
         "element_type",
         "has_gaps",
         "is_output",
@@ -41,28 +44,33 @@ class Argument:
     )
 
     def __init__(self, tensor: TensorAttr, *, is_output: bool) -> None:
-        layout = tensor.physical
         self.tensor = tensor
         self.is_output = is_output
-        self.shape = tuple(layout.shape)
-        self.element_type = ELEMENT_TYPES[tensor.data_type]
-        self.has_gaps = not layout.dense
-        self._dtype: np.dtype[Any] = tensor.data_type.numpy
-        self.nbytes = layout.extent * self._dtype.itemsize
-        self._dims = tuple(tensor.dims)
+        self.shape, element = argument_form(tensor)
+        self.element_type = ELEMENT_TYPES[element]
+        self.has_gaps = not tensor.physical.dense
+        self.nbytes = tensor.nbytes
+        self._dims, self._strides, self._dtype = tensor.dims, tensor.strides, tensor.data_type.numpy
+        if tensor.data_type is DataType.INT4:  # numpy has no type of half a byte, so its memory is a row of bytes
+            self._dims, self._strides, self._dtype = (tensor.nbytes,), (1,), np.dtype(np.uint8)
 
-    def check(self, value: object, device: tuple[str, int], *, stream: int | None = None) -> Memory:
+    def check(
+        self, value: object, device: tuple[str, int], *, stream: int | None = None, may_copy: bool = False
+    ) -> Memory:
         """The memory of ``value``.
 
         Args:
-            value: numpy array or DLPack object.
+            value: numpy array or DLPack object; of INT4 its bytes, or an array of the values.
             device: where the code runs; host memory fits every device.
             stream: see ``buffers.examine``.
+            may_copy: memory that is made of INT4 values may stand for them.
 
         Raises:
             ExecutionError: it does not fit; the message has tensor, expected, got and fix.
         """
         memory = examine(self.tensor.name, value, stream=stream)
+        if self.tensor.data_type is DataType.INT4 and memory.dtype != self._dtype:
+            memory = self._packed(memory, may_copy=may_copy)
         if memory.device[0] != "cpu" and memory.device != device:
             here, there = (_device_name(place) for place in (device, memory.device))
             raise self._misfit("device", here, there, f"move it to {here}, or build the graph for {there}")
@@ -77,7 +85,7 @@ class Argument:
         if not self._strides_fit(memory.strides):
             got = "strides that are no whole elements" if memory.strides is None else memory.strides
             fix = "copy it into tensor.empty(), or give the graph's tensor these strides"
-            raise self._misfit("strides", tuple(self.tensor.strides), got, fix)
+            raise self._misfit("strides", tuple(self._strides), got, fix)
         if self.is_output and not memory.writable:
             raise self._misfit("an output", "writable memory", "read-only memory", "pass a copy, or tensor.empty()")
         if not memory.pointer:
@@ -88,9 +96,24 @@ class Argument:
         if strides is None:
             return False
         return all(
-            dim == 1 or got == expected
-            for dim, got, expected in zip(self._dims, strides, self.tensor.strides, strict=True)
+            dim == 1 or got == expected for dim, got, expected in zip(self._dims, strides, self._strides, strict=True)
         )
+
+    def memory_form(self) -> tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]:
+        """Shape, byte strides and dtype of the arrays that are the argument's memory as they are."""
+        return self._dims, tuple(stride * self._dtype.itemsize for stride in self._strides), self._dtype
+
+    def _packed(self, values: Memory, *, may_copy: bool) -> Memory:
+        """New memory that holds the values of an INT4 tensor."""
+        if values.dtype != self.tensor.data_type.numpy or not isinstance(values.owner, np.ndarray):
+            fix = "give its bytes, tensor.pack(values), or its values with .astype(ml_dtypes.int4)"
+            raise self._misfit("dtype", "uint8 (its bytes) or int4 (its values)", values.dtype, fix)
+        if not may_copy:
+            fix = "a bound call reads the same memory each time; give tensor.pack(values), or name it in constants"
+            raise self._misfit("memory", f"uint8 [{self.nbytes}]", "values of int4", fix)
+        if values.dims != self.tensor.dims:
+            raise self._misfit("dims", self.tensor.dims, values.dims, f"reshape it to {self.tensor.dims}")
+        return examine(self.tensor.name, self.tensor.pack(values.owner))
 
     def _misfit(self, what: str, expected: object, got: object, fix: str) -> ExecutionError:
         role = "output" if self.is_output else "input"
@@ -117,6 +140,7 @@ class PackReader:
 
     def __init__(self, arguments: Sequence[Argument], *, quick: bool) -> None:
         self._tensors = [argument.tensor for argument in arguments]
+        self._forms = [argument.memory_form() for argument in arguments]
         self._index: dict[object, int] = {}
         for index, tensor in enumerate(self._tensors):
             self._index.update({tensor: index, tensor.name: index, tensor.uid: index})
@@ -125,12 +149,8 @@ class PackReader:
         self._checks = self._checks_for(self._tensors)
 
     def _checks_for(self, keys: Sequence[object]) -> list[tuple[object, tuple[int, ...], tuple[int, ...], Any, bool]]:
-        checks = []
-        for key, tensor, is_output in zip(keys, self._tensors, self._outputs, strict=True):
-            dtype = tensor.data_type.numpy
-            byte_strides = tuple(stride * dtype.itemsize for stride in tensor.strides)
-            checks.append((key, tuple(tensor.dims), byte_strides, dtype, is_output))
-        return checks
+        rows = zip(keys, self._forms, self._outputs, strict=True)
+        return [(key, *form, is_output) for key, form, is_output in rows]
 
     def quick_key(self, pack: Any) -> tuple[int, ...] | None:
         """The addresses of the values, if the pack has the keys of the last one and all are arrays that fit exactly.

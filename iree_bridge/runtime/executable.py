@@ -140,13 +140,16 @@ class Executable:
                 with ``__dlpack__``, of the tensor's logical dims, dtype and strides (those of size-1 dims do not
                 count), writable if it is an output. Host memory is accepted by every device. Buffers that do not start
                 at a multiple of 64 bytes, and an output that shares memory with an input, are served through a copy.
+                INT4: the bytes of the tensor, uint8 ``[nbytes]`` as ``TensorAttr.pack`` makes them, or a numpy array
+                of its values (``ml_dtypes.int4``), which is packed for the call.
 
         Raises:
             ExecutionError: a buffer does not fit (nothing is launched then), or the device reports a failure.
         """
         key = self._reader.quick_key(pack)
         if key is None:
-            memories = self._checked(pack)  # referenced until the launch: they keep exported copies alive
+            # Referenced until the launch: they keep exported copies alive, and what INT4 values were packed into.
+            memories = self._checked(pack)
             key = self._key(memories)
         self._launch(key)
 
@@ -154,17 +157,17 @@ class Executable:
         """Checks and binds buffers once, for calls that launch at once.
 
         Args:
-            pack: as for ``run``.
+            pack: as for ``run``, but values of INT4 inputs only for ``constants``.
             constants: inputs whose contents will not change any more, in place of which a prepared form may be used.
 
         Raises:
             ExecutionError: a buffer does not fit, or a constant is no input.
         """
-        for name in constants:
-            argument = self._arguments[self._reader.index(name)]
+        constant = {self._arguments[self._reader.index(name)] for name in constants}
+        for argument in constant:
             if argument.is_output:
                 raise ExecutionError(f"'{argument.tensor.name}' is an output and cannot be constant; name inputs only")
-        memories = self._checked(pack)
+        memories = self._checked(pack, packable=constant)
         return BoundCall(self, self._key(memories), memories)
 
     def run_pointers(self, pointers: Sequence[int], workspace: int = 0, on_host: int = 0) -> None:
@@ -222,9 +225,6 @@ class Executable:
         names = ", ".join(tensor.name for tensor in self.inputs), ", ".join(tensor.name for tensor in self.outputs)
         return f"<Executable ({names[0]}) -> ({names[1]}) on {self.device}>"
 
-    def _check(self, argument: Argument, value: object) -> Memory:
-        return argument.check(value, self._place, stream=self._reading_stream())
-
     def _reading_stream(self) -> int | None:
         """The stream that an object on the GPU is told about, in DLPack's numbering."""
         stream = self.device.stream
@@ -232,9 +232,13 @@ class Executable:
             return -1  # the device is waited for before a launch
         return 1 if self.device.kind == "cuda" and stream == 0 else stream
 
-    def _checked(self, pack: Mapping[Any, object]) -> list[Memory]:
-        values = self._reader.values(pack)
-        return [self._check(argument, value) for argument, value in zip(self._arguments, values, strict=True)]
+    def _checked(self, pack: Mapping[Any, object], packable: set[Argument] | None = None) -> list[Memory]:
+        """The memory of all arguments; ``packable``: those that may be given as INT4 values, None for all."""
+        values, stream = self._reader.values(pack), self._reading_stream()
+        return [
+            argument.check(value, self._place, stream=stream, may_copy=packable is None or argument in packable)
+            for argument, value in zip(self._arguments, values, strict=True)
+        ]
 
     def _key(self, memories: Sequence[Memory]) -> Key:
         key = tuple(memory.pointer for memory in memories)

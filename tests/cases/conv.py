@@ -321,6 +321,32 @@ def _fused() -> list[OpCase]:
     return [OpCase(f"between_pointwise_{d}", lambda d=d: layer(d)) for d in _DIRECTIONS]
 
 
+def _int4() -> list[OpCase]:
+    """Filters, or images, of INT4 with others of half precision."""
+
+    def build(x: Dims, w: Dims, of_x: D, of_w: D, layout: str) -> Graph:
+        g = Graph("int4", io_data_type=D.HALF)
+        image, filters = g.tensor("x", dim=x, layout=layout, data_type=of_x), g.tensor("w", dim=w, data_type=of_w)
+        g.conv_fprop(image, filters, padding=1).set_output(True).set_name("out")
+        return g
+
+    def integers(direction: str) -> Graph:
+        g = Graph(direction, io_data_type=D.INT32)
+        first, second = {"fprop": ((2, 6, 8, 9), (4, 6, 3, 3)), "dgrad": ((2, 4, 8, 9), (4, 6, 3, 3)),
+                         "wgrad": ((2, 4, 8, 9), (2, 6, 8, 9))}[direction]  # fmt: skip
+        a, b = (g.tensor(name, dim=dim, data_type=D.INT4) for name, dim in (("a", first), ("b", second)))
+        getattr(g, f"conv_{direction}")(a, b, padding=1).set_output(True).set_name("out")
+        return g
+
+    wide, odd = ((2, 8, 6, 7), (4, 8, 3, 3)), ((1, 3, 5, 7), (5, 3, 3, 3))
+    return [
+        OpCase("int4_filter", lambda: build(*wide, D.HALF, D.INT4, "NCHW"), dims={"out": (2, 4, 6, 7)}),
+        OpCase("int4_filter_nhwc", lambda: build(*wide, D.HALF, D.INT4, "NHWC"), dims={"out": (2, 4, 6, 7)}),
+        OpCase("int4_image_odd", lambda: build(*odd, D.INT4, D.HALF, "NCHW"), dims={"out": (1, 5, 5, 7)}),
+        *(OpCase(f"int4_{direction}", lambda d=direction: integers(d)) for direction in _DIRECTIONS),
+    ]
+
+
 def _declined_by(rule: str) -> dict[str, str]:
     return dict.fromkeys(("llvm-cpu", "rocm", "cuda"), rule)
 
@@ -357,5 +383,6 @@ CASES = [
     *_inference(),
     *(_case(name, direction, x, w, **kw) for name, direction, x, w, kw in _ROWS),
     *_fused(),
+    *_int4(),
     *_declined(),
 ]

@@ -19,6 +19,7 @@ _SHORT = {
     D.DOUBLE: "f64",
     D.INT8: "i8",
     D.UINT8: "u8",
+    D.INT4: "i4",
     D.INT32: "i32",
     D.INT64: "i64",
     D.BOOLEAN: "bool",
@@ -63,13 +64,22 @@ def _case(
 
 
 def _full_range(g: Graph) -> Pack:
-    """Integers over the whole range of 8 bits, so that a sign that is read wrongly shows."""
+    """Integers over the whole range of their type, so that a sign that is read wrongly shows."""
     rng = np.random.default_rng(5)
     pack = g.random_inputs()
     for tensor, array in pack.items():
-        if tensor.data_type in (D.INT8, D.UINT8):
-            low = 0 if tensor.data_type is D.UINT8 else -128
-            array[...] = rng.integers(low, low + 256, array.shape).astype(array.dtype)
+        if tensor.data_type in (D.INT8, D.UINT8, D.INT4):
+            low, high = tensor.data_type.range
+            array[...] = rng.integers(low, high + 1, array.shape).astype(array.dtype)
+    return pack
+
+
+def _least(g: Graph) -> Pack:
+    """Every integer is the least of its type, the largest of all products."""
+    pack = g.random_inputs()
+    for tensor, array in pack.items():
+        if tensor.data_type.is_integer:
+            array[...] = np.full(array.shape, tensor.data_type.range[0]).astype(array.dtype)
     return pack
 
 
@@ -220,6 +230,89 @@ def _layout_cases() -> list[OpCase]:
     ]
 
 
+def _packed_cases() -> list[OpCase]:
+    """INT4: rows of odd length, in which pairs reach over the end of a row, and of even length, which fuse."""
+    rows: list[tuple[DataType, DataType, DataType]] = [
+        (D.HALF, D.INT4, D.HALF),
+        (D.INT4, D.HALF, D.HALF),
+        (D.BFLOAT16, D.INT4, D.BFLOAT16),
+        (D.INT4, D.BFLOAT16, D.FLOAT),
+        (D.FLOAT, D.INT4, D.FLOAT),
+        (D.DOUBLE, D.INT4, D.DOUBLE),
+        (D.INT4, D.INT4, D.INT32),
+        (D.INT8, D.INT4, D.INT32),
+        (D.INT4, D.UINT8, D.INT32),
+        (D.INT4, D.INT32, D.INT32),
+        (D.INT4, D.INT64, D.INT64),
+        (D.BOOLEAN, D.INT4, D.INT32),
+    ]
+    types = [
+        _case(
+            f"{_SHORT[a]}_{_SHORT[b]}_to_{_SHORT[c]}_{'odd' if k % 2 else 'even'}",
+            (m, k),
+            (k, n),
+            a,
+            b,
+            c,
+            inputs=_full_range,
+            fast=(a, b) in ((D.HALF, D.INT4), (D.INT4, D.INT4)) and k % 2 == 1,
+        )
+        for a, b, c in rows
+        for m, k, n in ((19, 33, 21), (18, 34, 22))
+    ]
+    f16, i4 = D.HALF, D.INT4
+    batches: list[tuple[str, Dims, Dims, Dims]] = [
+        ("batch", (3, 5, 9), (3, 9, 7), (3, 5, 7)),
+        ("batch_b_shared", (4, 7, 10), (1, 10, 6), (4, 7, 6)),
+        ("batch_b_shared_odd", (4, 7, 9), (1, 9, 5), (4, 7, 5)),
+        ("batch_gqa", (2, 6, 7, 10), (2, 3, 10, 6), (2, 6, 7, 6)),
+        ("batch_outer_and_inner", (2, 6, 7, 9), (4, 3, 9, 5), (4, 6, 7, 5)),
+        ("rank_5", (2, 3, 4, 7, 10), (2, 1, 2, 10, 6), (2, 3, 4, 7, 6)),
+    ]
+    return [
+        *types,
+        _case("i4_in_f32", (9, 33), (33, 8), i4, None, D.FLOAT, compute=D.FLOAT, inputs=_full_range),
+        _case("i4_least", (9, 34), (34, 8), i4, None, D.INT32, inputs=_least),
+        _case("f16_i4_least", (9, 33), (33, 7), f16, i4, f16, inputs=_least),
+        *(_case(f"i4_{name}", a, b, f16, i4, f16, dims=c) for name, a, b, c in batches),
+        _case("i4_a_batch_gqa", (2, 3, 7, 10), (2, 6, 10, 5), i4, f16, f16, dims=(2, 6, 7, 5)),
+        _case("i4_a_transposed", (17, 33), (33, 9), i4, f16, f16, strides=((1, 17), None, None)),
+        _case("i4_b_transposed", (18, 34), (34, 9), f16, i4, f16, strides=(None, (1, 34), None), fast=True),
+        _case("i4_b_transposed_odd", (17, 33), (33, 9), f16, i4, f16, strides=(None, (1, 33), None)),
+        _case("i4_all_transposed", (18, 34), (34, 8), i4, None, D.INT32, strides=((1, 18), (1, 34), (1, 18))),
+        _case("i4_padded", (4, 5, 8), (4, 8, 6), f16, i4, f16, strides=(None, (72, 9, 1), None), fast=True),
+        _case("i4_a_padded", (4, 5, 8), (4, 8, 6), i4, f16, f16, strides=((80, 16, 2), None, None)),
+        _case("i4_stride_0_batch", (4, 5, 8), (4, 8, 6), f16, i4, f16, strides=(None, (0, 6, 1), None)),
+        _case("i4_stride_0_k", (5, 8), (8, 6), i4, f16, f16, strides=((1, 0), None, None)),
+        _case("i4_shape_1x1_1", (1, 1), (1, 1), i4, f16, f16),
+        _case("i4_shape_1x33_1", (1, 33), (33, 1), f16, i4, f16),
+        _case("i4_shape_5x1_3", (5, 1), (1, 3), f16, i4, f16),
+        _case("i4_f16_1x4x8_4", (1, 4, 8), (1, 8, 4), i4, f16, f16, note="the old provider's sample"),
+        _case("f16_i4_64x512_256", (64, 512), (512, 256), f16, i4, f16, strides=(None, (1, 512), None)),
+        _case("bf16_i4_1x512_256", (1, 512), (512, 256), D.BFLOAT16, i4, D.BFLOAT16),
+        _case("i4_bias_relu", (9, 34), (34, 8), f16, i4, f16, epilogue=bias_then((1, 8), M.RELU_FWD)),
+        OpCase("i4_scaled_weights", lambda: _scaled_weights((16, 64), (64, 32)), fast=True),
+        OpCase("i4_scaled_weights_odd", lambda: _scaled_weights((5, 33), (33, 7))),
+        OpCase("i4_scalar", _integer_scalar, note="a compile-time constant of INT4"),
+    ]
+
+
+def _scaled_weights(a: Dims, b: Dims) -> Graph:
+    """How quantised models use INT4: the weights times a factor for each column, then the product."""
+    g = Graph("matmul", io_data_type=D.HALF, intermediate_data_type=D.HALF)
+    weights = g.tensor("b", dim=b, data_type=D.INT4)
+    scaled = g.pointwise(M.MUL, weights, g.tensor("scale", dim=(1, b[1])))
+    g.matmul(g.tensor("a", dim=a), scaled).set_output(True).set_name("c")
+    return g
+
+
+def _integer_scalar() -> Graph:
+    g = Graph("matmul", io_data_type=D.HALF)
+    c = g.matmul(g.tensor("a", dim=(4, 8)), g.tensor("b", dim=(8, 6), data_type=D.INT4))
+    g.pointwise(M.MUL, c, g.scalar(-8, data_type=D.INT4, rank=2)).set_output(True).set_name("c")
+    return g
+
+
 def _edge_cases() -> list[OpCase]:
     shapes: list[tuple[Dims, Dims]] = [
         ((1, 1), (1, 1)),
@@ -329,4 +422,5 @@ def _model_cases() -> list[OpCase]:
     return cases
 
 
-CASES = [*_type_cases(), *_batch_cases(), *_layout_cases(), *_edge_cases(), *_epilogue_cases(), *_model_cases()]
+CASES = [*_type_cases(), *_batch_cases(), *_layout_cases(), *_packed_cases(), *_edge_cases(),
+         *_epilogue_cases(), *_model_cases()]  # fmt: skip

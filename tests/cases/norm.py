@@ -90,6 +90,7 @@ def trailing_graph(
     *,
     stride: Dims | None = None,
     out_stride: Dims | None = None,
+    out: DataType | None = None,
     short: bool = False,
     bias: bool = True,
     epsilon: float | DataType = 1e-5,
@@ -112,6 +113,8 @@ def trailing_graph(
         _results(parameters, y=y, inv_rms=inverse)
     if out_stride is not None:
         y.set_stride(out_stride)
+    if out is not None:
+        y.set_data_type(out)
     return g
 
 
@@ -284,6 +287,8 @@ def _trailing_options() -> list[OpCase]:
         _trailing("layernorm_shifted_f16", "layernorm", (3, 48), 1, D.HALF, D.FLOAT, TRAINING, make=shifted),
         _trailing("layernorm_long_f16", "layernorm", (3, 5000), 1, D.HALF, D.FLOAT, TRAINING),
         _trailing("layernorm_i8", "layernorm", (4, 6, 8), 1, D.INT8, D.FLOAT),
+        _trailing("layernorm_i4", "layernorm", (4, 6, 8), 1, D.INT4, D.FLOAT, out=D.FLOAT),
+        _trailing("rmsnorm_i4_odd", "rmsnorm", (3, 5, 7), 1, D.INT4, D.FLOAT, out=D.HALF),
         _trailing("rmsnorm_no_bias", "rmsnorm", (4, 6, 8), 1, bias=False, fast=True),
         _trailing(
             "rmsnorm_300_f16",

@@ -142,7 +142,7 @@ def _identity(source: DataType, target: DataType, *, transposed: bool = False) -
 def _not_negative(graph: Graph) -> Pack:
     pack = graph.random_inputs()
     for array in pack.values():
-        array[...] = np.abs(array)
+        array[...] = np.minimum(np.abs(array.astype(np.float64)), 7).astype(array.dtype)
     return pack
 
 
@@ -158,9 +158,36 @@ def _padded(dtype: DataType) -> OpCase:
 
 def _identity_cases() -> list[OpCase]:
     kinds = [dtype for dtype in DataType if not dtype.name.startswith("FP8")]
-    casts = [_identity(source, target) for source in kinds for target in kinds]
-    padded = [_padded(dtype) for dtype in kinds]
+    stored = [dtype for dtype in kinds if dtype is not DataType.INT4]
+    casts = [_identity(source, target) for source in kinds for target in stored]
+    padded = [_padded(dtype) for dtype in stored]
     return [*casts, *padded, _identity(DataType.FLOAT, DataType.HALF, transposed=True)]
 
 
-CASES = [*_mode_cases(), *_layout_cases(), *_identity_cases()]
+def _packed_cases() -> list[OpCase]:
+    """INT4 inputs, in rows of odd and even length; what a node writes is of another type."""
+
+    def binary(mode: PointwiseMode, a: dict[str, Any], b: dict[str, Any], out: DataType) -> Graph:
+        int4 = {"data_type": DataType.INT4}
+        return _binary(mode, {**int4, **a}, {**int4, **b}, data_type=out)
+
+    half = {"data_type": DataType.HALF}
+    return [
+        OpCase("i4_add", lambda: binary(M.ADD, {"dim": (3, 5)}, {"dim": (3, 5)}, DataType.INT8), fast=True),
+        OpCase("i4_mul_f16", lambda: binary(M.MUL, {"dim": (3, 6)}, {"dim": (3, 1), **half}, DataType.HALF), fast=True),
+        OpCase("i4_sub_broadcast", lambda: binary(M.SUB, {"dim": (4, 1, 6)}, {"dim": (3, 1)}, DataType.INT32)),
+        OpCase("i4_compare", lambda: binary(M.CMP_LT, {"dim": (5, 7)}, {"dim": (1, 7)}, DataType.BOOLEAN)),
+        OpCase(
+            "i4_div_padded",
+            lambda: binary(M.DIV, {"dim": (2, 3, 5), "stride": (1, 24, 4)}, {"dim": (2, 3, 5), **half}, DataType.FLOAT),
+        ),
+        OpCase(
+            "declined_i4_output",
+            lambda: binary(M.ADD, {"dim": (3, 4)}, {"dim": (3, 4)}, DataType.INT4),
+            declined=dict.fromkeys(("llvm-cpu", "rocm", "cuda"), "dtype"),
+            fast=True,
+        ),
+    ]
+
+
+CASES = [*_mode_cases(), *_layout_cases(), *_identity_cases(), *_packed_cases()]

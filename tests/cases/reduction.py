@@ -124,6 +124,11 @@ def _layout_cases() -> list[OpCase]:
         _case("f16_to_f32", M.ADD, (4, 100), (4, 1), D.HALF, D.FLOAT),
         _case("channels_odd_f16", M.ADD, (4, 3, 5, 5), (1, 3, 1, 1), D.HALF, D.FLOAT),
         _case("f32_to_bf16", M.ADD, (4, 100), (4, 1), D.FLOAT, D.BFLOAT16),
+        *(
+            _case(f"{mode.name.lower()}_i4", mode, (3, 4, 5), (3, 1, 5), D.INT4, D.INT32)
+            for mode in (M.ADD, M.MUL, M.MIN, M.MAX, M.AMAX)
+        ),
+        _case("avg_i4_to_f32", M.AVG, (4, 100), (4, 1), D.INT4, D.FLOAT, compute_data_type=D.FLOAT),
         _case("u8_to_f32", M.AVG, (4, 100), (4, 1), D.UINT8, D.FLOAT, compute_data_type=D.FLOAT),
         _case("deterministic", M.ADD, (4, 1000), (4, 1), is_deterministic=True),
     ]

@@ -299,6 +299,20 @@ def test_random_inputs_are_seeded_and_have_the_layout() -> None:
             assert 0.8 < values.std() < 1.2
 
 
+def test_int4_inputs_are_values_or_bytes() -> None:
+    g = Graph("g", io_data_type=DataType.FLOAT)
+    x = g.tensor("x", dim=(3,), data_type=DataType.INT4)
+    y = g.pointwise(M.MUL, x, 0.5, compute_data_type=DataType.FLOAT).set_output()
+    g.validate()
+    expected = [-4.0, 3.5, -0.5]
+    for given in ([-8, 7, -1], np.array([-8, 7, -1], ml_dtypes.int4), np.array([0x78, 0xAF], np.uint8)):
+        assert g.reference({x: np.asarray(given)})[y].tolist() == expected
+        (found,) = check(g, {x: np.asarray(given)}, {y: np.array(expected, np.float32)})
+        assert found.ok
+    with pytest.raises(GraphError, match=r"the memory of tensor 'x' is uint8 \[2\], got uint8 \[3\]"):
+        g.reference({x: np.array([1, 2, 3], np.uint8)})
+
+
 def test_the_smallest_numbers_are_ml_dtypes() -> None:
     """A result that rounds to 0 is right where the reference is below the smallest number."""
     g = Graph("g", io_data_type=DataType.BFLOAT16)

@@ -105,7 +105,8 @@ def test_the_stride_of_a_size_1_dim_may_be_anything() -> None:
 @pytest.mark.parametrize(
     ("value", "data_type"),
     [
-        (300, DataType.INT8), (-1, DataType.UINT8), (2**31, DataType.INT32), (2**63, DataType.INT64),
+        (300, DataType.INT8), (8, DataType.INT4), (-9, DataType.INT4),
+        (-1, DataType.UINT8), (2**31, DataType.INT32), (2**63, DataType.INT64),
         (1.5, DataType.INT32), (float("nan"), DataType.INT32), (float("inf"), DataType.INT64), (2, DataType.BOOLEAN),
         (10**400, DataType.FLOAT), (10**400, DataType.INT64), (0.5, DataType.BOOLEAN),
     ],
@@ -120,7 +121,8 @@ def test_values_that_the_data_type_lacks(value: float, data_type: DataType) -> N
 @pytest.mark.parametrize(
     ("value", "data_type", "expected"),
     [
-        (-128, DataType.INT8, -128), (255, DataType.UINT8, 255), (2.0, DataType.INT32, 2), (True, DataType.BOOLEAN, 1),
+        (-128, DataType.INT8, -128), (-8, DataType.INT4, -8), (7, DataType.INT4, 7),
+        (255, DataType.UINT8, 255), (2.0, DataType.INT32, 2), (True, DataType.BOOLEAN, 1),
         (0, DataType.BOOLEAN, 0), (True, DataType.INT32, 1), (0.1, DataType.HALF, float(np.float16(0.1))),
         (1e9, DataType.HALF, np.inf), (float("-inf"), DataType.FLOAT, -np.inf),
         (np.float32(0.25), DataType.FLOAT, 0.25),
@@ -140,6 +142,68 @@ def test_empty_has_the_strides_and_is_aligned() -> None:
         assert array.strides == tuple(2 * stride for stride in strides)
         assert array.flags.writeable
         assert not array.any()
+
+
+# dims, strides, offset of each element in row-major order, worked out by hand
+_PLACES = [
+    ((2, 3), (3, 1), [0, 1, 2, 3, 4, 5]),
+    ((3, 3), (3, 1), [0, 1, 2, 3, 4, 5, 6, 7, 8]),  # rows begin in the middle of a byte; half of the last is unused
+    ((2, 3), (1, 2), [0, 2, 4, 1, 3, 5]),
+    ((2, 2), (7, 3), [0, 3, 7, 10]),
+    ((1,), (1,), [0]),
+    ((), (), [0]),
+]
+
+
+@pytest.mark.parametrize(("dims", "strides", "places"), _PLACES)
+def test_int4_elements_share_bytes_the_even_one_in_the_lower_half(
+    dims: tuple[int, ...], strides: tuple[int, ...], places: list[int]
+) -> None:
+    t = tensor(dims=dims, strides=strides, data_type=DataType.INT4)
+    values = [-8, 7, -1, 0, 3, -5, 6, 1, -2][: len(places)]
+    expected = [0] * (max(places) // 2 + 1)
+    for value, place in zip(values, places, strict=True):
+        expected[place // 2] += value % 16 * (16 if place % 2 else 1)
+    packed = t.pack(np.array(values).reshape(dims))
+    assert (packed.tolist(), packed.dtype, packed.ctypes.data % 64) == (expected, np.uint8, 0)
+    assert t.nbytes == len(expected)
+    unpacked = t.unpack(packed)
+    assert unpacked.astype(int).reshape(-1).tolist() == values
+    assert (unpacked.dtype, unpacked.strides) == (DataType.INT4.numpy, strides)
+    if len(places) % 2:
+        packed[-1] |= 0xF0  # belongs to no element
+        assert t.unpack(packed).astype(int).reshape(-1).tolist() == values
+
+
+def test_memory_of_whole_bytes_is_that_of_the_array() -> None:
+    for data_type in (DataType.HALF, DataType.INT8, DataType.BOOLEAN, DataType.FP8_E4M3):
+        t = tensor(strides=(1, 2), data_type=data_type)
+        values = np.array([[1, 0, 1], [0, 1, 1]], data_type.numpy)
+        assert t.pack(values).tobytes() == values.tobytes(order="F")
+        np.testing.assert_array_equal(t.unpack(t.pack(values)), values)
+    repeated = tensor(strides=(0, 1), data_type=DataType.INT4)
+    assert repeated.pack(np.array([[1, 2, 3], [1, 2, 3]])).tolist() == [0x21, 0x03]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros((3, 2)), r"tensor 't' has dims \(2, 3\), the array has shape \(3, 2\)"),
+        (np.full((2, 3), 8), "tensor 't' is INT4: its values are integers from -8 to 7, equal along dims of stride 0"),
+        (np.full((2, 3), 0.5), "its values are integers from -8 to 7"),
+        (np.full((2, 3), np.nan), "its values are integers from -8 to 7"),
+        (np.array([[1, 2, 3], [1, 2, 4]]), "equal along dims of stride 0"),
+    ],
+)
+def test_what_cannot_be_packed(values: np.ndarray[Any, Any], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        tensor(strides=(0, 1), data_type=DataType.INT4).pack(values)
+
+
+@pytest.mark.parametrize("memory", [np.zeros(2, np.uint8), np.zeros((3, 1), np.uint8), np.zeros(3, np.int8)])
+def test_what_cannot_be_unpacked(memory: np.ndarray[Any, Any]) -> None:
+    with pytest.raises(GraphError, match=r"the memory of tensor 't' is uint8 \[3\], got"):
+        tensor(data_type=DataType.INT4).unpack(memory)
 
 
 def test_a_frozen_tensor_does_not_change() -> None:

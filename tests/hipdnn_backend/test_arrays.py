@@ -156,12 +156,76 @@ def test_other_layouts_and_types() -> None:
 
 
 def test_types_below_a_byte_come_as_buffers() -> None:
-    four = tensor(1, (3, 5), (5, 1), data_type=DataType.INT4)
+    four = tensor(1, (3, 5), (5, 1), data_type=DataType.FP4_E2M1)
     assert extent(four) == 8
-    with pytest.raises(PackError, match="arrays have no type INT4; give a buffer or an address"):
+    with pytest.raises(PackError, match="arrays have no type FP4_E2M1; give a buffer or an address"):
         addresses(operands(four), pack(_1=np.zeros((3, 5), np.int8)), MEMORY)
     with MEMORY.allocate(8) as buffer:
         assert addresses(operands(four), pack(_1=buffer), MEMORY)[1] == buffer.address
+
+
+def int4(dims: tuple[int, ...] = (3, 3), strides: tuple[int, ...] = (3, 1)) -> WireTensor:
+    return tensor(1, dims, strides, data_type=DataType.INT4)
+
+
+def bytes_at(address: int, count: int) -> list[int]:
+    return list(MEMORY.read(address, count))
+
+
+def test_int4_comes_as_its_bytes() -> None:
+    assert extent(int4()) == 5
+    raw = np.arange(5, dtype=np.uint8)
+    found = addresses(operands(int4()), pack(_1=raw), MEMORY)
+    assert (found[1], found.kept) == (raw.ctypes.data, [])
+    with MEMORY.allocate(5) as buffer:
+        assert addresses(operands(int4()), pack(_1=buffer), MEMORY)[1] == buffer.address
+    wider = {1: Override((3, 4), (4, 1))}
+    assert addresses(operands(int4()), pack(_1=np.zeros(6, np.uint8)), MEMORY, wider)[1]
+
+
+def test_values_of_int4_are_packed_the_even_element_in_the_lower_half() -> None:
+    values = np.array([[-8, 7, -1], [0, 3, -5], [6, 1, -2]], ml_dtypes.int4)
+    found = addresses(operands(int4()), pack(_1=values), MEMORY)
+    assert bytes_at(found[1], 5) == [0x78, 0x0F, 0xB3, 0x16, 0x0E]
+    assert found[1] == found.kept[0].ctypes.data
+    assert found[1] % 64 == 0
+    transposed = addresses(operands(int4((3, 3), (1, 3))), pack(_1=values), MEMORY)
+    assert bytes_at(transposed[1], 5) == [0x08, 0x76, 0x13, 0xBF, 0x0E]
+    apart = addresses(operands(int4((3, 3), (6, 2))), pack(_1=values), MEMORY)
+    assert bytes_at(apart[1], 9) == [0x08, 0x07, 0x0F, 0x00, 0x03, 0x0B, 0x06, 0x01, 0x0E]
+    wider = {1: Override((1, 3), (3, 1))}
+    assert bytes_at(addresses(operands(int4()), pack(_1=values[:1]), MEMORY, wider)[1], 2) == [0x78, 0x0F]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros((3, 3), np.int8), "is INT4, the array is int8; give its values as ml_dtypes.int4, or its bytes"),
+        (np.zeros((3, 3), np.uint8), r"has dims \[5\], the array has shape \[3, 3\]"),
+        (np.zeros(4, np.uint8), r"has dims \[5\], the array has shape \[4\]"),
+        (np.zeros(10, np.uint8)[::2], r"has strides \[1\] \(in elements\), the array has \[2\]"),
+        (np.zeros((3, 2), ml_dtypes.int4), r"has dims \[3, 3\], the array has shape \[3, 2\]"),
+    ],
+)
+def test_arrays_that_are_no_int4_tensor(value: np.ndarray, message: str) -> None:
+    with pytest.raises(PackError, match=message):
+        addresses(operands(int4()), pack(_1=value), MEMORY)
+
+
+def test_int4_values_that_have_no_place_of_their_own() -> None:
+    row = np.array([[1, 2, 3]] * 3, ml_dtypes.int4)
+    assert bytes_at(addresses(operands(int4((3, 3), (0, 1))), pack(_1=row), MEMORY)[1], 2) == [0x21, 0x03]
+    row[2, 2] = 4
+    with pytest.raises(PackError, match=r"strides \[0, 1\] give several elements one place, and their values differ"):
+        addresses(operands(int4((3, 3), (0, 1))), pack(_1=row), MEMORY)
+
+
+def test_values_of_int4_do_not_reach_outputs_and_devices() -> None:
+    out = operands(tensor(3, (3, 3), (3, 1), data_type=DataType.INT4))
+    with pytest.raises(PackError, match="tensor 3 't3' is INT4, the array is int4; give"):
+        addresses(out, pack(_3=np.zeros((3, 3), ml_dtypes.int4)), MEMORY)
+    with pytest.raises(PackError, match="a numpy array is host memory, the graph runs on a device"):
+        addresses(operands(int4()), pack(_1=np.zeros((3, 3), ml_dtypes.int4)), Device())
 
 
 def test_buffers_must_be_large_enough_and_open() -> None:

@@ -309,7 +309,10 @@ def test_inputs_are_made_by_a_rule_that_stays(made: Artifact) -> None:
     assert x.reshape(-1)[:4].tolist() == np.asarray(expected, np.float32).astype(np.float16).tolist()
 
 
-@pytest.mark.parametrize("dtype", [DataType.INT8, DataType.UINT8, DataType.INT32, DataType.BOOLEAN, DataType.BFLOAT16])
+@pytest.mark.parametrize(
+    "dtype",
+    [DataType.INT8, DataType.INT4, DataType.UINT8, DataType.INT32, DataType.BOOLEAN, DataType.BFLOAT16],
+)
 def test_inputs_of_each_kind(dtype: DataType) -> None:
     graph = Graph("kinds", io_data_type=dtype)
     x = graph.tensor("x", dim=(8, 4, 9), stride=(0, 1, 4))
@@ -317,7 +320,7 @@ def test_inputs_of_each_kind(dtype: DataType) -> None:
     graph.validate()
     array = vectors.make_inputs(graph, 0)[x]
     assert array.dtype == dtype.numpy
-    assert array.strides == tuple(stride * dtype.itemsize for stride in (0, 1, 4))
+    assert array.strides == tuple(stride * dtype.numpy.itemsize for stride in (0, 1, 4))
     assert len(np.unique(array)) >= (2 if dtype is DataType.BOOLEAN else 8)
 
 

@@ -49,7 +49,7 @@ def test_real_graphs_keep_their_uids_and_layouts(name: str) -> None:
 def test_every_case_survives_the_wire(case: OpCase) -> None:
     graph = case.graph()
     scalars = {tensor.data_type.name for tensor in graph.tensors if tensor.value is not None}
-    if scalars & {"UINT8", "INT8"}:
+    if scalars & {"UINT8", "INT8", "INT4"}:
         with pytest.raises(NotSupportedError, match="hipDNN's schema has no scalar of"):
             export_graph(graph)
         return
@@ -89,7 +89,7 @@ def test_every_pointwise_mode_is_known(number: wire.PointwiseMode) -> None:
     [
         (lambda: add(ragged_offset_tensor_uid=2), "ragged"),
         (lambda: add(data_type=wire.DataType.BOOLEAN), "FUSILLI_WIRE_DTYPES=newest"),
-        (lambda: add(data_type=wire.DataType.INT4), "data type INT4 is not served"),
+        (lambda: add(data_type=wire.DataType.FP4_E2M1), "data type FP4_E2M1 is not served"),
         (lambda: add(data_type=wire.DataType(77)), "data type 77"),
         (lambda: add(dims=(1, 2, 4, 5), strides=(40, 20, 5, 1)), "broadcast"),
         (lambda: add(virtual=True), "no node"),
@@ -191,6 +191,7 @@ def test_scalars_of_every_kind() -> None:
         (wire.DataType.BFLOAT16, kinds.BFloat16Value, 0.5),
         (wire.DataType.DOUBLE, kinds.Float64Value, 0.5),
         (wire.DataType.INT32, kinds.Int32Value, 3),
+        (wire.DataType.INT4, kinds.Int32Value, -8),
         (wire.DataType.INT64, kinds.Int64Value, 3),
         (wire.DataType.FP8_E4M3, kinds.Float8Value, 0x38),
     ):

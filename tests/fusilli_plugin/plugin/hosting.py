@@ -66,11 +66,7 @@ class Case:
         """What differs from the float64 reference in the outputs that the host wrote."""
         outputs: dict[Any, np.ndarray] = {}
         for tensor in self.graph.arguments().outputs:
-            array = tensor.empty()
-            data = np.fromfile(self.folder / f"{tensor.uid}.out", np.uint8)
-            flat = np.lib.stride_tricks.as_strided(array, (tensor.nbytes // array.itemsize,), (array.itemsize,))
-            flat[...] = data.view(array.dtype)
-            outputs[tensor] = array
+            outputs[tensor] = tensor.unpack(np.fromfile(self.folder / f"{tensor.uid}.out", np.uint8))
         return [str(found) for found in check(self.graph, dict(self.inputs), outputs) if not found.ok]
 
 
@@ -106,8 +102,7 @@ def write_pack(folder: Path, graph: Graph, inputs: Mapping[Any, np.ndarray], all
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for tensor, array in inputs.items():
-        flat = np.lib.stride_tricks.as_strided(array, (tensor.nbytes // array.itemsize,), (array.itemsize,))
-        flat.tofile(folder / f"{tensor.uid}.in")
+        tensor.pack(array).tofile(folder / f"{tensor.uid}.in")
         lines.append(f"{tensor.uid} {tensor.nbytes} {tensor.uid}.in")
     lines += [f"{tensor.uid} {tensor.nbytes} -" for tensor in graph.arguments().outputs]
     (folder / "pack").write_text("\n".join(lines) + "\n")
