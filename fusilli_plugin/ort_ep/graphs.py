@@ -193,10 +193,16 @@ def read(api: Api, handle: Any) -> Graph:
         constants=reader.constants,
         values=reader.values,
         opsets=_opsets(api, handle),
-        is_nested=api.get("Graph_GetParentNode", "void *", handle) != ffi.NULL,
+        is_nested=api.get("Graph_GetParentNode", "void *", handle) != ffi.NULL or _captures(nodes, reader, inputs),
         model_path=api.text("Graph_GetModelPath", handle),
         consumers=_consumers(nodes),
     )
+
+
+def _captures(nodes: Sequence[Node], reader: _Reader, inputs: Iterable[str]) -> bool:
+    """Whether a node reads what is not of this graph: ONNX Runtime before 1.24 does not tell a body's parent."""
+    known = {"", *inputs, *reader.constants, *(name for node in nodes for name in node.outputs)}
+    return any(name not in known for node in nodes for name in (*node.inputs, *node.hidden))
 
 
 def _consumers(nodes: Sequence[Node]) -> dict[str, tuple[int, ...]]:

@@ -31,7 +31,7 @@ __all__ = ["Provider", "StrictError"]
 
 _LOG: Final = logging.getLogger(__name__)
 _MAX_ROUNDS: Final = 64
-_NESTED: Final = 24  # version of ONNX Runtime from which on both branches of an If may have compiled nodes
+_BODIES: Final = 24  # version of ONNX Runtime from which on more than one graph of a session may have compiled nodes
 # What a named or unnamed dim is taken for while nodes are claimed. Different, so that none is confused with another.
 _PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 _FAILURES: Final = (FusilliError, OffloadError, EngineError, OrtError, ValueError, RuntimeError, NotImplementedError)
@@ -73,6 +73,7 @@ class Provider:
         self._kept: list[Compiled] = []  # what was compiled while claiming, until `compile` has taken it
         self._compiled: list[CompiledNode] = []
         self._problems: list[str] = []
+        self._claimed_in = ""  # name of the last graph with claims
         self._model_path = ""
         report.announce(self)
         self._text: Any = c_text(devices.compatibility_text(device))
@@ -96,6 +97,7 @@ class Provider:
             self._problem(f"graph '{graph.name}' stays with ONNX Runtime as a whole: {error}", error)
         self._note(graph, verdicts, claims)
         for claim in claims:
+            self._claimed_in = graph.name
             self._claim(support, [graph.nodes[index].handle for index in claim.indices])
             self._kept += [claim.compiled] if claim.compiled else []
         if self.options.strict and not claims and self._complaints():
@@ -135,8 +137,11 @@ class Provider:
     def _refusal(self, graph: Graph, index: int) -> str:
         """Why a node cannot even be shown to the pipeline, "" if it can."""
         node = graph.nodes[index]
-        if graph.is_nested and self._api.version < _NESTED:
-            return "it is inside another node, where ONNX Runtime before 1.24 mixes up compiled nodes"
+        if self._api.version < _BODIES:
+            if graph.is_nested:
+                return "it is inside another node, where ONNX Runtime before 1.24 mixes up compiled nodes"
+            if self._claimed_in not in ("", graph.name):  # a body that reads nothing from outside was not recognised
+                return f"ONNX Runtime before 1.24 mixes up compiled nodes with those in graph '{self._claimed_in}'"
         if node.has_subgraphs:
             return "it has subgraphs"
         taken_by = self._api.text("Node_GetEpName", node.handle)

@@ -664,17 +664,23 @@ static const char* attach(void) {
   return reason;
 }
 
+// The second number of a version: that of the newest functions.
+static unsigned long minor_of(const char* version) {
+  const char* dot = version ? strchr(version, '.') : NULL;
+  return dot ? strtoul(dot + 1, NULL, 10) : 0;
+}
+
 EXPORT status_t* CreateEpFactories(const char* name, const api_base_t* base, const void* logger, void** factories,
                                    size_t max, size_t* count) {
   if (!base || !count) return NULL;  // there is nobody to tell
   *count = 0;
   const function_t* first = base->get_api(1);
-  uint32_t version = BASELINE + 1;
+  const char* have = base->get_version();
+  // 1.23 writes to stderr when it is asked for more than it has
+  uint32_t version = minor_of(have) > BASELINE ? BASELINE + 1 : BASELINE;
   const function_t* api = base->get_api(version);
-  if (!api) api = base->get_api(--version);
   char text[2560];
   if (!api) {
-    const char* have = base->get_version();
     snprintf(text, sizeof(text), "onnxruntime %s is too old for HipDNNExecutionProvider: 1.23 or newer is needed",
              have ? have : "?");
     return first ? make_status(first, ORT_FAIL, text) : NULL;

@@ -202,7 +202,8 @@ def errors_everywhere() -> None:
     during(nodes.ShapePlan, "run", by_shape, raises=True)
     during(nodes.CompiledNode, "plan_for", by_shape, raises=True)
     during(nodes.ShapePlan, "launcher", make, raises=True)
-    during(provider.Provider, "set_options", partial(fusilli_plugin.ep_report, made), raises=True)
+    if hasattr(made, "set_ep_dynamic_options"):
+        during(provider.Provider, "set_options", partial(fusilli_plugin.ep_report, made), raises=True)
     during(provider.Provider, "compile", make, raises=True)
     during(provider.Provider, "capability", make, raises=False)
     during(provider.Provider, "close", make, raises=False)
