@@ -19,6 +19,7 @@ def custom_op(e: Emitter, node: CustomOpNode) -> None:
         text = checked_text(node, "custom")
     except CustomTextError as error:
         raise NotSupportedError(node.name, error.rule, str(error)) from error
+    e.updates_in_place = True
     operands = [e.read(tensor, tensor.data_type).ssa for tensor in node.inputs.values()]
     results = [e.type(value_tensor(tensor.dims, tensor.data_type)) for tensor in node.outputs.values()]
     try:

@@ -1,0 +1,114 @@
+"""Operations that a compiler may turn into updates in place: the caller's inputs are not what they update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graph_api import CustomOpAttributes, DataType, Graph
+from iree_bridge import build
+from tests.support.cases import aligned
+
+pytestmark = pytest.mark.iree_cpu
+
+F, INT64 = DataType.FLOAT, DataType.INT64
+X = np.random.default_rng(0).standard_normal((4, 10), np.float32)
+_HEAD = "func.func private @{FUNC_NAME}"
+
+
+def _with_rows(x: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    made = x.copy()
+    made[rows] = values
+    return made
+
+
+def _with_columns(x: np.ndarray, values: np.ndarray) -> np.ndarray:
+    made = x.copy()
+    made[:, 2:5] = values
+    return made
+
+
+CASES: dict[str, tuple[str, Sequence[np.ndarray], Callable[..., Any]]] = {
+    "sort": (
+        """(%x: {IN0_TYPE}) -> {OUT0_TYPE} {
+          %dim = torch.constant.int 1
+          %no = torch.constant.bool false
+          %v, %i = torch.aten.sort %x, %dim, %no : {IN0_TYPE}, !torch.int, !torch.bool
+              -> {OUT0_TYPE}, !torch.vtensor<[4,10],si64>
+          return %v : {OUT0_TYPE}
+        }""",
+        [X],
+        lambda x: np.sort(x, axis=1),
+    ),
+    "slice_scatter": (
+        """(%x: {IN0_TYPE}, %s: {IN1_TYPE}) -> {OUT0_TYPE} {
+          %one = torch.constant.int 1
+          %a = torch.constant.int 2
+          %b = torch.constant.int 5
+          %y = torch.aten.slice_scatter %x, %s, %one, %a, %b, %one
+              : {IN0_TYPE}, {IN1_TYPE}, !torch.int, !torch.int, !torch.int, !torch.int -> {OUT0_TYPE}
+          return %y : {OUT0_TYPE}
+        }""",
+        [X, -X[:, :3].copy()],
+        _with_columns,
+    ),
+    "index_put": (
+        """(%x: {IN0_TYPE}, %i: {IN1_TYPE}, %s: {IN2_TYPE}) -> {OUT0_TYPE} {
+          %no = torch.constant.bool false
+          %list = torch.prim.ListConstruct %i : ({IN1_TYPE}) -> !torch.list<vtensor>
+          %y = torch.aten.index_put %x, %list, %s, %no
+              : {IN0_TYPE}, !torch.list<vtensor>, {IN2_TYPE}, !torch.bool -> {OUT0_TYPE}
+          return %y : {OUT0_TYPE}
+        }""",
+        [X, np.array([2, 0]), -X[:2].copy()],
+        _with_rows,
+    ),
+    "insert_slice": (
+        """(%x: {IN0_TYPE}, %s: {IN1_TYPE}) -> {OUT0_TYPE} {
+          %a = torch_c.to_builtin_tensor %x : {IN0_TYPE} -> tensor<4x10xf32>
+          %b = torch_c.to_builtin_tensor %s : {IN1_TYPE} -> tensor<4x3xf32>
+          %r = tensor.insert_slice %b into %a[0, 2] [4, 3] [1, 1] : tensor<4x3xf32> into tensor<4x10xf32>
+          %y = torch_c.from_builtin_tensor %r : tensor<4x10xf32> -> {OUT0_TYPE}
+          return %y : {OUT0_TYPE}
+        }""",
+        [X, -X[:, :3].copy()],
+        _with_columns,
+    ),
+    "accumulating_product": (
+        """(%x: {IN0_TYPE}, %s: {IN1_TYPE}, %t: {IN2_TYPE}) -> {OUT0_TYPE} {
+          %a = torch_c.to_builtin_tensor %x : {IN0_TYPE} -> tensor<4x10xf32>
+          %b = torch_c.to_builtin_tensor %s : {IN1_TYPE} -> tensor<4x4xf32>
+          %c = torch_c.to_builtin_tensor %t : {IN2_TYPE} -> tensor<4x10xf32>
+          %r = linalg.matmul ins(%b, %c : tensor<4x4xf32>, tensor<4x10xf32>) outs(%a : tensor<4x10xf32>)
+              -> tensor<4x10xf32>
+          %y = torch_c.from_builtin_tensor %r : tensor<4x10xf32> -> {OUT0_TYPE}
+          return %y : {OUT0_TYPE}
+        }""",
+        [X, X[:, :4].copy(), -X],
+        lambda x, s, t: x.astype(np.float64) + s.astype(np.float64) @ t.astype(np.float64),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_inputs_stay(name: str) -> None:
+    text, arrays, expected = CASES[name]
+    graph = Graph("update", io_data_type=F)
+    types = [F if array.dtype == np.float32 else INT64 for array in arrays]
+    tensors = [
+        graph.tensor(f"x{i}", dim=array.shape, data_type=type_)
+        for i, (array, type_) in enumerate(zip(arrays, types, strict=True))
+    ]
+    (y,) = graph.custom_op(tensors, 1, CustomOpAttributes(custom_op_id="fusilli.update", data=_HEAD + text))
+    y.set_dim((4, 10)).set_name("y").set_output()
+    result = aligned(np.full((4, 10), np.nan, np.float32))
+    given = [aligned(array) for array in arrays]
+    executable = build(graph, "cpu")
+    for _ in range(2):
+        executable.run({**dict(zip(tensors, given, strict=True)), y: result})
+        for array, kept in zip(given, arrays, strict=True):
+            np.testing.assert_array_equal(array, kept)
+        np.testing.assert_allclose(result, expected(*arrays), rtol=1e-5, atol=1e-5)
