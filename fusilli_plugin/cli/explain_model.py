@@ -14,7 +14,7 @@ from hipdnn_backend.engine import Support
 from hipdnn_backend.onnx_op import OPERATOR
 
 if TYPE_CHECKING:
-    from hipdnn_backend.offload.pipeline import Partition, Unclaimed
+    from hipdnn_backend.offload.pipeline import Group, Partition, Unclaimed
 
 __all__ = ["explain_model"]
 
@@ -69,7 +69,7 @@ def _document(found: Partition, absorbed: Mapping[str, str]) -> dict[str, Any]:
                 "nodes": group.nodes,
                 "operations": group.operations,
                 "engine": group.engine,
-                "as": "custom operation" if group.custom else "hipDNN graph",
+                "as": _form(group),
                 "declined": {name: _why(answer) for name, answer in group.declined.items()},
             }
             for group in found.groups
@@ -93,7 +93,7 @@ def _print(path: Path, found: Partition, absorbed: Mapping[str, str]) -> None:
             printable(" + ".join(group.nodes)),
             " + ".join(name.removeprefix("torch.aten.") for name in group.operations),
             group.engine,
-            "custom operation" if group.custom else "hipDNN graph",
+            _form(group),
         )
         for index, group in enumerate(found.groups)
     ]
@@ -115,6 +115,12 @@ def _print(path: Path, found: Partition, absorbed: Mapping[str, str]) -> None:
     folded = sum(1 for into in absorbed.values() if not into)
     if absorbed:
         click.echo(f"{folded} nodes were folded away, {len(absorbed) - folded} became part of another node")
+
+
+def _form(group: Group) -> str:
+    if group.operations[0].startswith("onnx."):
+        return "ONNX nodes"
+    return "custom operation" if group.custom else "hipDNN graph"
 
 
 def _handling(node: Unclaimed, engines: Mapping[str, str]) -> str:

@@ -16,6 +16,8 @@ from onnx import TensorProto, helper
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.importers import export_graph
 from fusilli_plugin.ort_engine import NAME, OnnxRuntimeEngine
+from fusilli_plugin.ort_ep.engines import engines_for
+from fusilli_plugin.ort_ep.options import OptionError
 from graph_api import DataType, Graph, NotSupportedError, PointwiseMode
 from hipdnn_backend.engine import Override, is_fallback
 from hipdnn_backend.errors import EngineError
@@ -23,6 +25,7 @@ from hipdnn_backend.onnx_op import ONNX_OP
 from hipdnn_backend.registry import Registry
 from hipdnn_backend.wire import CustomOpAttributes, EngineConfig, WireGraph, WireNode, WireTensor, encode_graph
 from hipdnn_backend.wire import DataType as WireType
+from iree_bridge import Device
 from tests.support.standin_hip import standin
 
 pytestmark = pytest.mark.ort
@@ -79,6 +82,13 @@ def test_it_comes_last_even_if_it_is_given_first() -> None:
     engines = Registry.find([given], environ={}).engines
     assert engines[-1] is given
     assert len(engines) > 1
+
+
+def test_the_execution_provider_has_no_use_for_it() -> None:
+    device = Device.parse("cpu")
+    assert [engine.name for engine in engines_for(device)] == ["FUSILLI_ENGINE"]
+    with pytest.raises(OptionError, match=f"no engine {NAME}"):
+        engines_for(device, [NAME])
 
 
 def test_without_onnxruntime_it_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,22 @@ def test_large_literals_stay_outside_and_small_ones_go_in() -> None:
     )
 
 
+def test_what_carries_onnx_takes_literals_as_buffers() -> None:
+    body = f"""
+          %small = torch.vtensor.literal(dense<1.5> : tensor<4x4xf32>) : {V}
+          %0 = torch.operator "hipdnn.onnx"(%x, %small) : ({V}, {V}) -> {V}
+    """
+    check_ir(
+        outlined(function(body, "%0")),
+        """
+        CHECK: [[L:%.*]] = torch.vtensor.literal
+        CHECK: torch.operator "hipdnn.graph"(%arg0, [[L]]) {hipdnn.custom}
+        CHECK-NEXT: ^bb0([[A:%.*]]: !torch.vtensor<[4,4],f32>, [[B:%.*]]: !torch.vtensor<[4,4],f32>):
+        CHECK-NEXT: torch.operator "hipdnn.onnx"([[A]], [[B]])
+        """,
+    )
+
+
 def test_leftovers_may_be_kept() -> None:
     options = OffloadOptions(leftovers=False)
     ir, _ = run_text(function(cumsum("%0", "%x"), "%0"), *PASSES, engines=[FakeEngine()], options=options)
