@@ -107,7 +107,9 @@ def _fitted(tensor: TensorAttr, array: Array, path: Path) -> Array:
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
         array = array.view(wanted)  # how numpy stores bfloat16 and the 8-bit floats
     if array.dtype != wanted:
-        if not np.can_cast(array.dtype, wanted, "same_kind"):
+        # numpy holds that everything is of INT4's kind
+        alike = np.dtype(np.int8) if tensor.data_type is DataType.INT4 else wanted
+        if not np.can_cast(array.dtype, alike, "same_kind"):
             raise GraphError(f"{path}: '{tensor.name}' has dtype {array.dtype}, the tensor's is {wanted}; use astype")
         click.echo(f"note: '{tensor.name}' is converted from {array.dtype} to {wanted}", err=True)
     fitted = tensor.empty()

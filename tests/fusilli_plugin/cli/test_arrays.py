@@ -165,3 +165,41 @@ def test_a_npy_file_is_refused(add_graph: Graph, tmp_path: Path) -> None:
     np.save(tmp_path / "in.npy", ONES)
     with pytest.raises(GraphError, match=r"a \.npz file is needed"):
         load_inputs(add_graph, tmp_path / "in.npy")
+
+
+def int4_graph() -> Graph:
+    g = Graph("int4", io_data_type=DataType.FLOAT)
+    g.pointwise(PointwiseMode.IDENTITY, g.tensor("x", dim=(3, 3), data_type=DataType.INT4)).set_output(True)
+    return g.validate()
+
+
+INT4 = np.array([[-8, 7, -1], [0, 3, -5], [6, 1, -2]])
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [INT4.astype(np.int8), INT4, INT4.astype(ml_dtypes.int4), np.array([0x78, 0x0F, 0xB3, 0x16, 0x0E], np.uint8)],
+    ids=["int8", "int64", "raw items", "bytes"],
+)
+def test_int4_is_stored_as_integers_or_as_its_bytes(stored: np.ndarray, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=stored)
+    (array,) = load_inputs(int4_graph(), tmp_path / "in.npz").values()
+    assert array.dtype == ml_dtypes.int4
+    np.testing.assert_array_equal(array, INT4)
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        (
+            np.zeros((3, 3), np.uint8),
+            r"its bytes, two elements in each: shape \(5,\) is needed, not \(3, 3\); store",
+        ),
+        (INT4 - 1, "'x' has values that int4 cannot hold"),
+        (INT4.astype(np.float32), "'x' has dtype float32, the tensor's is int4; use astype"),
+    ],
+)
+def test_int4_that_is_not_stored_right(stored: np.ndarray, message: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=stored)
+    with pytest.raises(GraphError, match=message):
+        load_inputs(int4_graph(), tmp_path / "in.npz")
