@@ -116,7 +116,9 @@ def load(folder: Path) -> Reproducer:
             versions={str(name): version and str(version) for name, version in meta["versions"].items()},
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
-        raise FusilliError(f"{folder} is no reproducer folder, or is damaged: {error!r}") from error
+        raise FusilliError(
+            f"{folder} is no reproducer folder, or is damaged: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _files(reproducer: Reproducer) -> dict[str, str]:

@@ -6,7 +6,7 @@ float64, and fused with step by step (twice the bound, since both may be off).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -50,8 +50,17 @@ class FusionResult:
         return asdict(self)
 
 
-def run_case(case: FusionCase, device: Device, targets: Sequence[Target], options: Options) -> FusionResult:
-    """Runs a case on ``device`` and compiles it for ``targets``; no FusilliError leaves this function."""
+def run_case(
+    case: FusionCase,
+    device: Device,
+    targets: Sequence[Target],
+    options: Options,
+    say: Callable[[str], None] = lambda _: None,
+) -> FusionResult:
+    """Runs a case on ``device`` and compiles it for ``targets``; no FusilliError leaves this function.
+
+    ``say`` is told what is begun, since a compile may take many seconds.
+    """
     graph = case.build().validate()
     dispatches: dict[str, int | None] = {}
     try:
@@ -59,12 +68,15 @@ def run_case(case: FusionCase, device: Device, targets: Sequence[Target], option
             answer = support(graph, target)
             if not answer.ok:
                 return FusionResult(case.id, "declined", None, None, None, dispatches, f"{target}: {answer.reason}")
+            say(f"compiling for {target}")
             dispatches[str(target)] = compile_code(graph, target, options).dispatches
+        say(f"running on {device}")
         inputs = case.inputs(graph)
         fused = _run(graph, inputs, device, options)
-        steps = _run_steps(graph, inputs, device, options)
+        steps = _run_steps(graph, inputs, device, options, say)
     except FusilliError as error:
         return FusionResult(case.id, "failed", None, None, None, dispatches, str(error))
+    say("computing the float64 reference")
     return _compare(case, graph, inputs, fused, steps, dispatches)
 
 
@@ -74,10 +86,12 @@ def _run(graph: Graph, inputs: Arrays, device: Device, options: Options) -> Arra
     return results
 
 
-def _run_steps(graph: Graph, inputs: Arrays, device: Device, options: Options) -> Arrays:
+def _run_steps(graph: Graph, inputs: Arrays, device: Device, options: Options, say: Callable[[str], None]) -> Arrays:
     """The results of the graph, node by node; what one node writes the next reads."""
     known = {tensor.name: array for tensor, array in inputs.items()}
-    for step in node_graphs(graph):
+    alone = node_graphs(graph)
+    for number, step in enumerate(alone, start=1):
+        say(f"compiling and running node {number} of {len(alone)} alone")
         pack = {tensor: known[tensor.name] for tensor in step.arguments().inputs}
         known |= {tensor.name: array for tensor, array in _run(step, pack, device, options).items()}
     return {tensor: known[tensor.name] for tensor in graph.arguments().outputs}

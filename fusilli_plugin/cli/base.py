@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,15 +22,18 @@ __all__ = [
     "command",
     "debug_option",
     "device_option",
+    "file_option",
     "graph_argument",
     "group",
     "is_debug",
     "json_option",
     "json_text",
+    "named_file",
     "print_json",
     "print_table",
     "printable",
     "progress",
+    "require_folders",
     "targets_option",
     "unique_options",
 ]
@@ -87,6 +91,53 @@ device_option = click.option(
     metavar="D",
     help="cpu, hip, hip:1, cuda:0; default: FUSILLI_DEVICE, or hip. Nothing falls back to the CPU unasked.",
 )
+
+
+def file_option(name: str, ending: str, help_text: str) -> Callable[[F], F]:
+    """``NAME [FILE]``: the command gets None without it, a path, or an empty one if no file is named.
+
+    A file has to have the ending: without that check ``NAME model.onnx`` would write over the model.
+    """
+
+    def checked(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> Path | None:
+        if value and not value.endswith(ending):
+            raise click.BadParameter(f"{value!r} does not end in {ending}; to name no file, put {name} last")
+        return None if value is None else Path(value)
+
+    metavar = f"[FILE{ending}]"
+    return click.option(name, is_flag=False, flag_value="", metavar=metavar, callback=checked, help=help_text)
+
+
+def named_file(given: Path | None, name: str) -> Path | None:
+    """What `file_option` gave; for a file without a name, one in a folder of the user's, not in whichever one is in.
+
+    Raises:
+        OptionError, OSError: the folder cannot be made.
+    """
+    if given != Path():
+        return given
+    from iree_bridge.options import Options
+
+    folder = Options.from_env().cache_dir / "reports"
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / name
+
+
+def require_folders(*files: Path | None) -> None:
+    """Refuse now what could not be written after minutes of work.
+
+    Raises:
+        click.UsageError: the folder of a file is not there, or cannot be written.
+    """
+    for file in files:
+        if file is None:
+            continue
+        folder = Path(os.path.realpath(file)).parent
+        if not folder.is_dir():
+            raise click.UsageError(f"{file}: there is no folder {folder}")
+        if not file.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            raise click.UsageError(f"{file}: folder {folder} cannot be written")
 
 
 def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:

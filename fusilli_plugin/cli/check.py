@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -9,12 +10,14 @@ import click
 from fusilli_plugin.checks.fusion import FusionResult, junit, run_case
 from fusilli_plugin.checks.fusion_cases import fusion_cases
 from fusilli_plugin.cli.base import (
+    Step,
     command,
     device_option,
     json_text,
     print_json,
     print_table,
     progress,
+    require_folders,
     targets_option,
 )
 from iree_bridge import Device, Options, Target
@@ -61,12 +64,12 @@ def check(
     cases = [case for case in fusion_cases() if pattern in case.id]
     if not cases:
         raise click.UsageError(f"no case of suite {suite} has {pattern!r} in its id")
-    _require_folders(json_file, junit_file)
+    require_folders(None if str(json_file) == "-" else json_file, junit_file)
     results: list[FusionResult] = []
     with progress() as step:
-        for index, case in enumerate(cases):
-            step.say(f"{index + 1}/{len(cases)} {case.id}")
-            results.append(run_case(case, place, wanted, options))
+        for number, case in enumerate(cases, start=1):
+            say = _teller(step, f"{number}/{len(cases)} {case.id}")
+            results.append(run_case(case, place, wanted, options, say))
     document = {"suite": suite, "device": str(place), "cases": [result.to_json() for result in results]}
     if junit_file:
         write_whole(junit_file, junit(results, f"fusilli.{suite}.{place}").encode())
@@ -79,11 +82,8 @@ def check(
     ctx.exit(1 if any(result.status in ("wrong", "failed") for result in results) else 0)
 
 
-def _require_folders(*files: Path | None) -> None:
-    """Refuse now what could not be written after minutes of work."""
-    for file in files:
-        if file is not None and not file.absolute().parent.is_dir():
-            raise click.UsageError(f"{file}: there is no folder {file.absolute().parent}")
+def _teller(step: Step, where: str) -> Callable[[str], None]:
+    return lambda what: step.say(f"{where}: {what}")
 
 
 def _print(results: list[FusionResult], targets: list[str]) -> None:

@@ -14,13 +14,14 @@ from fusilli_plugin.cli.base import (
     print_json,
     print_table,
     progress,
+    require_folders,
     targets_option,
 )
 from fusilli_plugin.cli.graphs import load_graph
+from fusilli_plugin.cli.kinds import is_model
 from fusilli_plugin.cli.models import (
     bound_inputs,
     dims_of,
-    is_model,
     model_options,
     offload_options,
     targets_engines,
@@ -54,7 +55,7 @@ def compile_(
     r"""Compile a graph or a model into one file.
 
     The file holds the code for one or more targets; no device is needed. A model is an ONNX file or a torch-dialect
-    .mlir file; `fusilli run` takes what becomes of it.
+    .mlir file. `fusilli run` takes what becomes of either.
 
     \b
     Examples:
@@ -65,6 +66,7 @@ def compile_(
     """
     if (output is None) == (ep_context is None):
         raise click.UsageError("say with -o or with --ep-context what to write")
+    require_folders(output, ep_context)
     if is_model(graph_file):
         _compile_model(graph_file, targets, output, ep_context, dims, bound, layout, as_json)
         return

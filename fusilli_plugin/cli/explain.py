@@ -23,7 +23,7 @@ from fusilli_plugin.cli.engines import engine_facts, plugins_option
 from fusilli_plugin.cli.explain_model import explain_model
 from fusilli_plugin.cli.graphs import load_wire_graph
 from fusilli_plugin.cli.inspect import document, facts
-from fusilli_plugin.cli.models import is_model
+from fusilli_plugin.cli.kinds import is_model
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.importers import Reading, import_graph
 from hipdnn_backend.engine import Support

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graph_api import Graph, GraphError, NotSupportedError
+from fusilli_plugin.cli.kinds import Kind, is_saved_graph, kind_of
+from graph_api import FusilliError, Graph, GraphError, NotSupportedError
 
 if TYPE_CHECKING:
     from hipdnn_backend.wire import WireGraph
@@ -31,6 +32,12 @@ def _is_wire(data: bytes) -> bool:
     """The offset of a FlatBuffer's root table lies inside the buffer and is a multiple of 4."""
     root = int.from_bytes(data[:4], "little")
     return len(data) >= 12 and root % 4 == 0 and 4 <= root < len(data)
+
+
+def _from_saved(data: bytes) -> Graph:
+    from iree_bridge.artifact import Artifact
+
+    return Artifact.from_bytes(data, "the saved graph").graph
 
 
 def _from_hipdnn_json(data: bytes) -> Graph:
@@ -61,6 +68,7 @@ def _from_wire(decode: Callable[[], WireGraph]) -> Graph:
 _FORMATS: tuple[tuple[str, Callable[[bytes], bool], Callable[[bytes], Graph]], ...] = (
     ("JSON of Graph.to_json", _is_ours, Graph.from_json),
     ("JSON of hipDNN", _is_json, _from_hipdnn_json),
+    ("saved by `fusilli compile`", is_saved_graph, _from_saved),
     ("bytes of hipDNN", _is_wire, _from_hipdnn_bytes),
 )
 
@@ -76,17 +84,26 @@ def parse_graph(data: bytes, source: str) -> Graph:
         if matches(data):
             try:
                 return read(data)
-            except GraphError as error:
+            except FusilliError as error:
                 raise GraphError(f"{source}: {error}") from error
     known = ", ".join(name for name, _matches, _read in _FORMATS)
-    raise GraphError(f"{source}: this is no graph in a known format ({known}); it starts with {data[:16]!r}")
+    raise GraphError(f"{source}: this is no graph in a known format ({known}); it {_beginning(data)}")
+
+
+def _beginning(data: bytes) -> str:
+    """What is there instead of a graph, without bytes that nobody can read."""
+    if not data:
+        return "is empty"
+    text = data[:16].decode("utf-8", "replace").rstrip("\ufffd")  # a letter may be cut
+    readable = "\ufffd" not in text and all(letter.isprintable() or letter.isspace() for letter in text)
+    return f"starts with {text!r}" if text and readable else "is something binary"
 
 
 def load_graph(path: Path) -> Graph:
     """The validated graph in a file, or on standard input for ``-``.
 
     Raises:
-        GraphError: see :func:`parse_graph`; also a file of 64 MiB or more.
+        GraphError: see :func:`parse_graph`; also a file of 64 MiB or more, and a model.
     """
     return parse_graph(*_contents(path))
 
@@ -105,7 +122,7 @@ def load_wire_graph(path: Path) -> bytes:
     data, source = _contents(path)
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
-        if _is_ours(data) or not (_is_json(data) or _is_wire(data)):
+        if _is_ours(data) or is_saved_graph(data) or not (_is_json(data) or _is_wire(data)):
             return encode_graph(export_graph(parse_graph(data, source)))
         if _is_json(data):
             return encode_graph(graph_from_json(data))
@@ -116,7 +133,12 @@ def load_wire_graph(path: Path) -> bytes:
 
 
 def _contents(path: Path) -> tuple[bytes, str]:
-    """The bytes of a file and what to call it in errors."""
+    """The bytes of a file and what to call it in errors; a model is refused."""
+    if kind_of(path) in (Kind.MODEL, Kind.SAVED_MODEL):
+        raise GraphError(
+            f"{path} is a model, and this is for graphs; `fusilli explain {path}` tells which graphs it becomes, "
+            f"`fusilli run {path}` runs it"
+        )
     if str(path) == "-":
         data = sys.stdin.buffer.read(_MAX_BYTES)
     else:

@@ -17,7 +17,7 @@ import click
 
 from fusilli_plugin import __version__
 from fusilli_plugin.cli.base import group, is_debug, printable
-from graph_api import FusilliError
+from graph_api.errors import FusilliError, did_you_mean
 from hipdnn_backend.errors import DeviceError, EngineError
 from hipdnn_backend.offload.errors import OffloadError
 
@@ -70,6 +70,13 @@ class _Commands(click.Group):
         module, name = _COMMANDS[cmd_name]
         found: click.Command = getattr(importlib.import_module(f"fusilli_plugin.cli.{module}"), name)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], _COMMANDS)}.")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -1,17 +1,18 @@
-"""Models on the command line: telling them from graphs, loading them, their inputs."""
+"""Models on the command line: loading them, their inputs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
 import numpy as np
 
 from fusilli_plugin.cli.arrays import read_arrays
+from fusilli_plugin.cli.kinds import Kind, kind_of
 from graph_api import GraphError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ __all__ = [
     "dims_of",
     "engines_on",
     "feeds_from",
-    "is_model",
     "load_model",
     "model_options",
     "random_feeds",
@@ -33,26 +33,6 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 F = TypeVar("F", bound=Callable[..., Any])
-
-_ZIP: Final = b"PK\x03\x04"
-_ONNX: Final = 0x08  # tag of ModelProto.ir_version, which every writer puts first
-_ONNX_NEXT: Final = frozenset({0x12, 0x1A, 0x22, 0x2A, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA})
-
-
-def is_model(path: Path) -> bool:
-    """Whether a file is a model (ONNX, torch-dialect text or saved) and not a graph; by content, else by its ending.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    if str(path) == "-":
-        return False
-    with path.open("rb") as file:
-        start = file.read(4)
-    if start == _ZIP or path.suffix in (".onnx", ".mlir"):
-        return True
-    # ONNX: the version of the format in one byte, then another field of the message.
-    return len(start) == 4 and start[0] == _ONNX and start[1] < 0x80 and start[2] in _ONNX_NEXT
 
 
 def model_options(function: F) -> F:
@@ -167,10 +147,7 @@ def load_model(
 
 def _options(path: Path, step: Step, layout: str) -> Any:
     """Options that tell of each compiled graph; None for saved models, which need no compiler installed."""
-    with path.open("rb") as file:
-        if file.read(4) == _ZIP:
-            return None
-    return offload_options(step, layout)
+    return None if kind_of(path) is Kind.SAVED_MODEL else offload_options(step, layout)
 
 
 def offload_options(step: Step, layout: str) -> Any:

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusilli_plugin.cli.base import command, json_option, print_json, print_table, progress
+from fusilli_plugin.cli.base import (
+    command,
+    file_option,
+    json_option,
+    named_file,
+    print_json,
+    print_table,
+    progress,
+    require_folders,
+)
+from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (
     bound_inputs,
     dims_of,
-    is_model,
     model_options,
     offload_options,
     targets_engines,
@@ -34,15 +43,13 @@ __all__ = ["plan"]
     metavar="T",
     help="What to compile for; graphs need other workspaces on other targets. No device is needed.",
 )
-@click.option(
-    "--svg", is_flag=False, flag_value="", metavar="F", help="Write the picture; without a name to MODEL.plan.svg here."
-)  # fmt: skip
+@file_option("--svg", ".svg", "Write the picture; its path is printed.")
 @model_options
 @json_option
 def plan(
     model: Path,
     target: str,
-    svg: str | None,
+    svg: Path | None,
     dims: tuple[str, ...],
     bound: tuple[str, ...],
     layout: str,
@@ -59,8 +66,13 @@ def plan(
       fusilli plan model.onnx --target gfx942 --svg plan.svg
       fusilli plan model.fusilli --target gfx942 --json
     """
-    if not is_model(model):
-        raise GraphError(f"{model}: this is no model (ONNX, torch-dialect .mlir, or saved by `fusilli compile`)")
+    kind = kind_of(model)
+    if kind not in (Kind.MODEL, Kind.SAVED_MODEL):
+        raise GraphError(
+            f"{model}: this is a {kind.value}, no model (ONNX, torch-dialect .mlir, or saved by `fusilli compile`)"
+        )
+    require_folders(svg)
+    picture = named_file(svg, f"{model.stem}.plan.svg")
     program = _program(model, target, dims, bound, layout)
     from fusilli_plugin.report import memory_svg
     from fusilli_plugin.report.memory import placed_lives
@@ -72,10 +84,9 @@ def plan(
         "model": program.name, "target": target, "arena": program.arena, "naive": program.naive,
         "lower_bound": bound_bytes, "steps": len(program.steps),
     }  # fmt: skip
-    if svg is not None:
-        path = Path(svg or f"{model.stem}.plan.svg")
-        write_whole(path, memory_svg(program).encode())
-        document["svg"] = str(path)
+    if picture is not None:
+        write_whole(picture, memory_svg(program).encode())
+        document["svg"] = str(picture)
     rows = [(life.need.name, life.size, offset, life.first, life.last) for life, offset, _ in found]
     if as_json:
         names = ("name", "bytes", "offset", "first_step", "last_step")
@@ -86,17 +97,15 @@ def plan(
     )
     click.echo(
         f"arena {program.arena} bytes; {program.naive} without sharing, {bound_bytes} are in use at one time"
-        + (f"; the picture: {document['svg']}" if svg is not None else "")
+        + (f"; the picture: {picture}" if picture is not None else "")
     )
 
 
 def _program(model: Path, target: str, dims: tuple[str, ...], bound: tuple[str, ...], layout: str) -> Program:
     from hipdnn_backend.offload import compile_model
-    from hipdnn_backend.offload.package import Package, is_package
+    from hipdnn_backend.offload.package import Package
 
-    with model.open("rb") as file:
-        saved = is_package(file.read(4))
-    if saved:
+    if kind_of(model) is Kind.SAVED_MODEL:
         return Package.open(model).variant(target).program
     with progress() as step:
         step.say(f"compiling {model.name} for {target}")

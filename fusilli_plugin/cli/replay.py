@@ -1,30 +1,39 @@
-"""``fusilli replay``: a failed compile once more, or a dumped graph alone."""
+"""``fusilli replay``: a failed compile once more, or a dumped graph or group of nodes alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 import numpy as np
 
-from fusilli_plugin.cli.base import command, json_option, print_json, progress
+from fusilli_plugin.cli.base import command, device_option, json_option, print_json, progress
+from fusilli_plugin.cli.run_model import ModelRun, run_model
 from fusilli_plugin.graph_dump import is_dump, load_dump
-from graph_api import CompileError, TensorAttr, numerics
-from iree_bridge import build, compiler, reproducer
+from graph_api import CompileError, GraphError, TensorAttr, numerics
+from iree_bridge import Options, build, compiler, reproducer
 
 __all__ = ["replay"]
+
+# What the ONNX Runtime provider's option `dump` writes for each group, and what a failed compile leaves.
+_GROUP: Final = ("model.onnx", "program.json")
+_FAILURE: Final = "versions.json"
 
 
 @command("replay")
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--show", is_flag=True, help="Only show what would be compiled, and with which flags.")
+@click.option("--show", is_flag=True, help="Only show what would be compiled or run.")
+@device_option
 @json_option
 @click.pass_context
-def replay(ctx: click.Context, folder: Path, show: bool, as_json: bool) -> None:
-    r"""Compile again what failed before, or run a dumped graph alone.
+def replay(ctx: click.Context, folder: Path, show: bool, device: str | None, as_json: bool) -> None:
+    r"""Compile again what failed before, or run a dumped graph or group alone.
 
     DIR is the folder that an error message named, or one that `fusilli run MODEL --dump-graph N` wrote: that graph is
-    run on the data in it and compared with the float64 reference and with what it computed then.
+    run on the data in it and compared with the float64 reference and with what it computed then. Or it is one that
+    the ONNX Runtime provider wrote for a group of nodes (its option "dump"): the group is compiled again, run on random
+    inputs, and each of its graphs compared with ONNX Runtime's CPU provider.
 
     A failed compile: the flags are shown first; they may name files, so a folder that
     others can write to is refused. Exit code 1 if the compile still fails.
@@ -34,9 +43,21 @@ def replay(ctx: click.Context, folder: Path, show: bool, as_json: bool) -> None:
       fusilli replay ~/.cache/fusilli-plugin/failures/20260131-120000-conv-0a1b2c3d
       fusilli replay DIR --show
       fusilli replay model.graph7
+      fusilli replay dump/0a1b2c3d4e5f6071 --device cpu
     """
     if is_dump(folder):
-        ctx.exit(_run_dump(folder, show, as_json))
+        ctx.exit(_run_dump(folder, device, show, as_json))
+    if all((folder / name).is_file() for name in _GROUP):
+        ctx.exit(_run_group(folder, device, show, as_json))
+    if not (folder / _FAILURE).is_file():
+        raise GraphError(
+            f"{folder}: there is nothing to replay. A failed compile leaves a folder with {_FAILURE}, flags.txt and "
+            "module.mlir or graph.json, which the error names; `fusilli run MODEL --dump-graph N` writes dump.json, "
+            "graph.json and .npy files; the ONNX Runtime provider's option dump makes folders with "
+            f"{' and '.join(_GROUP)}"
+        )
+    if device is not None:
+        raise click.UsageError("--device is for what runs; a failed compile is for the target that it names")
     failed = reproducer.load(folder)
     document = {
         "name": failed.name,
@@ -74,25 +95,38 @@ def _versions(versions: dict[str, str | None]) -> str:
     return ", ".join(f"{name} {(version or 'unknown')[:16]}" for name, version in versions.items())
 
 
-def _run_dump(folder: Path, show: bool, as_json: bool) -> int:
-    """Runs a dumped graph; 1 if it is wrong."""
-    dump = load_dump(folder)
-    words = ", ".join(f"{key} {value}" for key, value in dump.about.items())
-    document: dict[str, object] = {"graph": dump.graph.name, "device": dump.device, "about": dict(dump.about)}
+def _run_group(folder: Path, device: str | None, show: bool, as_json: bool) -> int:
+    """Runs a group of the provider's; 1 if a graph of it is wrong."""
+    model = folder / _GROUP[0]
     if show:
-        print_json(document) if as_json else click.echo(f"'{dump.graph.name}' on {dump.device}: {words}")
+        graphs = [str(path) for path in sorted(folder.glob("*.bin"))]
+        told = "".join(f"\n  fusilli run {graph} --check" for graph in graphs)
+        text = f"{model}: a group of nodes with {len(graphs)} graphs, each of which also runs alone:{told}"
+        print_json({"model": str(model), "graphs": graphs}) if as_json else click.echo(text)
+        return 0
+    return run_model(ModelRun(path=model, device=device or Options.from_env().device, check=True), as_json)
+
+
+def _run_dump(folder: Path, device: str | None, show: bool, as_json: bool) -> int:
+    """Runs a dumped graph, by default where it ran; 1 if it is wrong."""
+    dump = load_dump(folder)
+    place = device or dump.device
+    words = ", ".join(f"{key} {value}" for key, value in dump.about.items())
+    document: dict[str, object] = {"graph": dump.graph.name, "device": place, "about": dict(dump.about)}
+    if show:
+        print_json(document) if as_json else click.echo(f"'{dump.graph.name}' on {place}: {words}")
         return 0
     results = {tensor: tensor.empty() for tensor in dump.outputs}
     with progress() as step:
-        step.say(f"running '{dump.graph.name}' on {dump.device}")
-        build(dump.graph, device=dump.device).run({**dump.inputs, **results})
+        step.say(f"running '{dump.graph.name}' on {place}")
+        build(dump.graph, device=place).run({**dump.inputs, **results})
         comparisons = numerics.check(dump.graph, {**dump.inputs}, {**results})
     same = all(np.array_equal(results[t], dump.outputs[t], equal_nan=_is_float(t)) for t in results)
     wrong = [str(comparison) for comparison in comparisons if not comparison.ok]
     if as_json:
         print_json(document | {"ok": not wrong, "same": same, "compared": [str(each) for each in comparisons]})
     else:
-        click.echo(f"'{dump.graph.name}' on {dump.device}: {words}")
+        click.echo(f"'{dump.graph.name}' on {place}: {words}")
         click.echo("\n".join(str(each) for each in comparisons))
         click.echo("the results are those of the dump" if same else "the results differ from those of the dump")
     return 1 if wrong else 0

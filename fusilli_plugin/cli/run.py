@@ -13,18 +13,22 @@ from fusilli_plugin.cli.arrays import load_inputs, save_outputs
 from fusilli_plugin.cli.base import (
     command,
     device_option,
+    file_option,
     graph_argument,
     json_option,
+    named_file,
     print_json,
     print_table,
     progress,
+    require_folders,
 )
 from fusilli_plugin.cli.graphs import load_graph
-from fusilli_plugin.cli.models import is_model, model_options
+from fusilli_plugin.cli.kinds import Kind, kind_of
+from fusilli_plugin.cli.models import model_options
 from fusilli_plugin.cli.run_model import ModelRun, run_model
 from graph_api import TensorAttr, numerics
 from graph_api.numerics import Comparison
-from iree_bridge import Options, build
+from iree_bridge import Artifact, Device, Executable, Options, build
 
 __all__ = ["run"]
 
@@ -44,8 +48,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Compare every element with the float64 reference; models: each graph with ONNX Runtime's CPU provider.",
 )
 @model_options
-@click.option("--report", is_flag=True, help="Models: print a table of the graphs, and write a page with pictures.")
-@click.option("--html", type=_FILE, help="Models: where the page goes. Default: MODEL.report.html here.")
+@file_option(
+    "--report",
+    ".html",
+    "Models: print a table of the graphs, and write a page with pictures; its path is printed.",
+)
 @click.option("--trace", type=_FILE, help="Models: write a trace for Perfetto or chrome://tracing.")
 @click.option(
     "--dump-graph",
@@ -71,8 +78,7 @@ def run(
     dims: tuple[str, ...],
     bound: tuple[str, ...],
     layout: str,
-    report: bool,
-    html: Path | None,
+    report: Path | None,
     trace: Path | None,
     dump_graph: int | None,
     dump_to: Path | None,
@@ -80,8 +86,8 @@ def run(
 ) -> None:
     r"""Run a graph or a model once on a device.
 
-    It is compiled first, unless the cache has its code. A model is an ONNX file, a torch-dialect .mlir file, or what
-    `fusilli compile` made of one.
+    It is compiled first, unless the cache has its code. What `fusilli compile` made of a graph or of a model holds its
+    code, and runs without a compiler. A model is an ONNX file or a torch-dialect .mlir file.
 
     Exit code 1 if --check finds a wrong element.
 
@@ -89,10 +95,13 @@ def run(
     Examples:
       fusilli run graph.json --device cpu --check
       fusilli run graph.json --device hip:1 --inputs in.npz --outputs out.npz
-      fusilli run model.onnx --device cpu --dim batch=1 --report --check
+      fusilli run graph.fusilli --device cpu
+      fusilli run model.onnx --device cpu --dim batch=1 --check --report page.html
     """
     device = device or Options.from_env().device
-    if is_model(graph_file):
+    require_folders(outputs, report, trace, dump_to)
+    kind = kind_of(graph_file)
+    if kind in (Kind.MODEL, Kind.SAVED_MODEL):
         asked = ModelRun(
             path=graph_file,
             device=device,
@@ -103,21 +112,21 @@ def run(
             dims=dims,
             bound=bound,
             layout=layout,
-            report=report,
-            html=html,
+            page=named_file(report, f"{graph_file.stem}.report.html"),
             trace=trace,
             dump=dump_graph,
             dump_to=dump_to,
         )
         ctx.exit(run_model(asked, as_json))
-    if dims or bound or report or html or trace or dump_graph is not None or dump_to:
+    if dims or bound or report or trace or dump_graph is not None or dump_to:
         raise click.UsageError(f"{graph_file} is a graph; --help says which options are for models")
-    graph = load_graph(graph_file)
+    artifact = Artifact.load(graph_file) if kind is Kind.SAVED_GRAPH else None
+    graph = load_graph(graph_file) if artifact is None else artifact.graph
     arrays = load_inputs(graph, inputs) if inputs else graph.random_inputs(seed)
     results = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
     with progress() as step:
         step.say(f"building '{graph.name}' for {device}")
-        executable = build(graph, device=device)
+        executable = build(graph, device=device) if artifact is None else _loaded(artifact, device)
         step.say(f"running on {device}")
         start = time.perf_counter()
         executable.run({**arrays, **results})
@@ -135,6 +144,13 @@ def run(
     for comparison in wrong:
         click.echo(f"wrong result: {comparison}", err=True)
     ctx.exit(1 if wrong else 0)
+
+
+def _loaded(artifact: Artifact, device: str) -> Executable:
+    """The code that a saved graph holds for a device."""
+    graph, place = artifact.graph, Device.parse(device)
+    code = artifact.code_for(place.target)
+    return Executable(graph.arguments(), code.vmfb, place, flops=graph.flops())
 
 
 def _summary(array: np.ndarray[Any, Any]) -> dict[str, float]:

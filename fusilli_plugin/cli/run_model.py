@@ -14,6 +14,7 @@ import numpy as np
 
 from fusilli_plugin.cli.arrays import save_arrays
 from fusilli_plugin.cli.base import print_json, print_table, progress
+from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (
     bound_inputs,
     dims_of,
@@ -55,8 +56,7 @@ class ModelRun:
         dims: ``--dim`` as given.
         bound: ``--input`` as given.
         layout: ``--layout`` as given.
-        report: print the table and write the page.
-        html: where the page goes, None for a name made from the model's.
+        page: print the table and write this page; None for neither.
         trace: where the trace goes, None for none.
         dump: number of the graph to dump, None for none.
         dump_to: its folder, None for a name made from the model's.
@@ -64,18 +64,17 @@ class ModelRun:
 
     path: Path
     device: str
-    inputs: Path | None
-    outputs: Path | None
-    seed: int
-    check: bool
-    dims: Sequence[str]
-    bound: Sequence[str]
-    layout: str
-    report: bool
-    html: Path | None
-    trace: Path | None
-    dump: int | None
-    dump_to: Path | None
+    inputs: Path | None = None
+    outputs: Path | None = None
+    seed: int = 0
+    check: bool = False
+    dims: Sequence[str] = ()
+    bound: Sequence[str] = ()
+    layout: str = "row-major"
+    page: Path | None = None
+    trace: Path | None = None
+    dump: int | None = None
+    dump_to: Path | None = None
 
 
 def run_model(asked: ModelRun, as_json: bool) -> int:
@@ -97,7 +96,7 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
         if asked.outputs:
             save_arrays(outputs, asked.outputs)
         findings = _check(asked, model, feeds, step) if asked.check else []
-        rows = _report(asked, model, feeds, step, document) if asked.report or asked.html or asked.trace else []
+        rows = _report(asked, model, feeds, step, document) if asked.page or asked.trace else []
         if asked.dump is not None:
             document["dump"] = str(_dump(asked, model, feeds))
         document |= {"model": model.name, "device": asked.device, "target": model.target, "load": model.seconds}
@@ -128,9 +127,8 @@ def vars_of(finding: Finding) -> dict[str, Any]:
 
 
 def _check(asked: ModelRun, model: Model, feeds: dict[str, Array], step: Step) -> list[Finding]:
-    with asked.path.open("rb") as file:
-        if file.read(4) == b"PK\x03\x04" or asked.path.suffix == ".mlir":
-            raise GraphError(f"{asked.path}: --check compares with ONNX Runtime, which needs the ONNX model itself")
+    if kind_of(asked.path) is Kind.SAVED_MODEL or asked.path.suffix == ".mlir":
+        raise GraphError(f"{asked.path}: --check compares with ONNX Runtime, which needs the ONNX model itself")
     try:
         from fusilli_plugin.checks.model_check import check_model
     except ImportError as error:
@@ -148,10 +146,9 @@ def _report(
     step.say(f"timing each step, {_TIMED_RUNS} runs")
     runs: list[list[Timing]] = [model.profile(feeds) for _ in range(_TIMED_RUNS)]
     rows = step_rows(model.program, model.about, best_times(runs))
-    if asked.report or asked.html:
-        path = asked.html or Path(f"{asked.path.stem}.report.html")
-        write_whole(path, page(asked.path.name, asked.device, model.program, rows, model.about).encode())
-        document["html"] = str(path)
+    if asked.page:
+        write_whole(asked.page, page(asked.path.name, asked.device, model.program, rows, model.about).encode())
+        document["html"] = str(asked.page)
     if asked.trace:
         write_whole(asked.trace, json.dumps(trace(model.name, model.about, rows, runs)).encode())
         document["trace"] = str(asked.trace)
@@ -210,7 +207,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 def _print(
     asked: ModelRun, document: dict[str, Any], outputs: dict[str, Array], rows: Sequence[StepRow], seconds: float
 ) -> None:
-    if asked.report:
+    if asked.page:
         _print_rows(rows)
         memory = document["memory"]
         click.echo(f"arena {memory['arena']} bytes, {memory['naive']} without sharing; the page: {document['html']}")

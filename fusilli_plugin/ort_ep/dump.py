@@ -25,8 +25,8 @@ def write(folder: Path, model: onnx.ModelProto, compiled: Compiled) -> Path | No
     """Write a group into a folder of its own, named after its content; None if it is there or cannot be written.
 
     It gets ``model.onnx``, with static shapes and weights, ``program.json`` and, for each graph, its bytes in hipDNN's
-    format. ``fusilli run`` runs the model or a graph alone; for a graph with the data that it had, dump that from the
-    model: ``fusilli run model.onnx --dump-graph N``, then ``fusilli replay``.
+    format. ``fusilli replay FOLDER`` runs the group on random inputs and compares each graph with ONNX Runtime;
+    ``fusilli run`` runs the model on given inputs, or a graph alone.
     """
     from fusilli_plugin.ort_ep.offloading import fingerprint
 

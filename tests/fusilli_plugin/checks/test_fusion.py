@@ -101,6 +101,8 @@ def test_command(tmp_path: Any) -> None:
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.output
     assert "1 right, 0 wrong, 0 failed, 0 declined" in done.output
+    for begun in ("compiling for cpu", "compiling and running node 3 of 3 alone", "computing the float64 reference"):
+        assert f"1/1 matmul_bias_gelu/row/f32/coded: {begun}" in done.stderr
     assert ElementTree.parse(file).getroot().get("tests") == "1"
     (case,) = json.loads(document.read_text())["cases"]
     assert case["status"] == "right"

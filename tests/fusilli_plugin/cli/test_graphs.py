@@ -33,7 +33,10 @@ def test_standard_input_is_a_dash(add_graph: Graph, monkeypatch: pytest.MonkeyPa
     ("data", "message"),
     [
         (b"", "no graph in a known format"),
-        (b"\x00\x01binary", r"starts with b'\\x00\\x01binary'"),
+        (b"\x00\x01binary", r"known format \(.*\); it is something binary$"),
+        (b"", "it is empty$"),
+        ("# Größe".encode(), "it starts with '# Größe'$"),
+        (b"hello\nworld and more", r"it starts with 'hello\\nworld and '$"),
         (b"[1]", "no graph in a known format"),
         (b"{", "not JSON"),
         (b"{}", "has no nodes"),

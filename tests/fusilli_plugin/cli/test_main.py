@@ -46,6 +46,17 @@ def test_every_command_has_help_with_an_example(fusilli: Callable[..., Result], 
     assert "--debug" in result.output
 
 
+def test_the_nearest_command_is_offered(fusilli: Callable[..., Result]) -> None:
+    assert "No such command 'inspekt' (did you mean inspect?)." in fusilli("inspekt", "x").stderr
+    assert "No such command 'zzz'." in fusilli("zzz").stderr
+
+
+def test_the_package_is_the_command() -> None:
+    command = [sys.executable, "-m", "fusilli_plugin", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"fusilli, version {__version__}\n"
+
+
 def test_version(fusilli: Callable[..., Result]) -> None:
     assert fusilli("--version").output == f"fusilli, version {__version__}\n"
 

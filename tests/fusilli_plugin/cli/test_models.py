@@ -15,7 +15,8 @@ import pytest
 from click.testing import Result
 
 from fusilli_plugin.checks import model_check
-from fusilli_plugin.cli.models import bound_inputs, dims_of, is_model
+from fusilli_plugin.cli.kinds import is_model
+from fusilli_plugin.cli.models import bound_inputs, dims_of
 from tests.support import onnx_models
 
 pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.ort]
@@ -55,7 +56,7 @@ def test_a_model_runs_on_given_arrays(fusilli: Fusilli, model: Path, tmp_path: P
     assert "ms on cpu (first run)" in result.stdout
 
 
-def test_a_report_shows_everything(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
+def test_a_report_shows_everything(fusilli: Fusilli, model: Path, tmp_path: Path, cold_cache: Path) -> None:
     result = fusilli("run", model, "--device", "cpu", "--report", "--check", "--trace", "t.json", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -64,15 +65,25 @@ def test_a_report_shows_everything(fusilli: Fusilli, model: Path, tmp_path: Path
     assert {step["engine"] for step in document["steps"]} == {"FUSILLI_ENGINE"}
     assert all(step["seconds"] > 0 for step in document["steps"])
     assert document["memory"]["arena"] <= document["memory"]["naive"]
-    assert document["html"] == "mlp.report.html"
-    page = (tmp_path / "mlp.report.html").read_text()
+    assert document["html"] == str(cold_cache / "reports" / "mlp.report.html")
+    assert not (tmp_path / "mlp.report.html").exists()
+    page = Path(document["html"]).read_text()
     assert "mlp.onnx on cpu" in page
     assert "relu" in page
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert [event for event in events if event["name"] == "hipdnn-offload"]
-    text = fusilli("run", model, "--device", "cpu", "--report", "--html", "p.html").stdout
+    text = fusilli("run", model, "--device", "cpu", "--report", "p.html").stdout
     assert "without sharing; the page: p.html" in text
     assert "FUSILLI_ENGINE" in text
+
+
+def test_a_report_does_not_take_the_model_for_its_page(fusilli: Fusilli, model: Path) -> None:
+    before = model.read_bytes()
+    for command, option, ending in (("run", "--report", ".html"), ("plan", "--svg", ".svg")):
+        result = fusilli(command, option, model)
+        assert result.exit_code == 2
+        assert f"does not end in {ending}; to name no file, put {option} last" in result.stderr
+    assert model.read_bytes() == before
 
 
 def test_a_wrong_graph_is_named(fusilli: Fusilli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +115,7 @@ def test_a_compiled_model_runs(fusilli: Fusilli, model: Path, tmp_path: Path) ->
         np.testing.assert_allclose(arrays["output"], reference(), rtol=1e-5, atol=1e-5)
     plan = json.loads(fusilli("plan", out, "--json").stdout)
     assert plan["lower_bound"] <= plan["arena"] <= plan["naive"]
+    assert "is a model, and this is for graphs" in fusilli("inspect", out, "--target", "cpu").stderr
     refused = fusilli("run", out, "--device", "cpu", "--check")
     assert refused.exit_code == 2
     assert "needs the ONNX model itself" in refused.stderr
@@ -113,14 +125,16 @@ def test_a_compiled_model_runs(fusilli: Fusilli, model: Path, tmp_path: Path) ->
     out.write_bytes(out.read_bytes()[:-100])
     damaged = fusilli("run", out, "--device", "cpu")
     assert damaged.exit_code == 2
-    assert str(out) in damaged.stderr
+    assert f"{out} is damaged: it begins as a saved model, but its end is missing" in damaged.stderr
 
 
 def test_the_plan_is_printed_and_drawn(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
     result = fusilli("plan", model, "--svg")
     assert result.exit_code == 0, result.output
-    assert "the picture: mlp.plan.svg" in result.stdout
-    ElementTree.fromstring((tmp_path / "mlp.plan.svg").read_text())
+    picture = Path(result.stdout.rpartition("the picture: ")[2].strip())
+    assert picture.name == "mlp.plan.svg"
+    assert picture.parent != tmp_path
+    ElementTree.fromstring(picture.read_text())
     document = json.loads(fusilli("plan", model, "--json", "--svg", tmp_path / "other.svg").stdout)
     assert (tmp_path / "other.svg").is_file()
     for piece in document["memory"]:
@@ -179,12 +193,44 @@ def test_models_and_graphs_are_told_apart(fusilli: Fusilli, model: Path, add_fil
     assert is_model(model)
     assert is_model(tmp_path / "no-ending")
     assert not is_model(add_file)
+    (tmp_path / "bare").write_bytes(b"PK\x03\x04")
+    assert "is damaged" in fusilli("run", tmp_path / "bare", "--device", "cpu").stderr
     for options in (("--report",), ("--dim", "n=1"), ("--dump-graph", "0")):
         result = fusilli("run", add_file, "--device", "cpu", *options)
         assert result.exit_code == 2
         assert "is a graph" in result.stderr
     assert fusilli("compile", add_file, "--target", "cpu", "-o", tmp_path / "x", "--dim", "n=1").exit_code == 2
-    assert "this is no model" in fusilli("plan", add_file).stderr
+    assert "this is a graph, no model" in fusilli("plan", add_file).stderr
+    result = fusilli("inspect", model, "--target", "gfx942")
+    assert result.exit_code == 2
+    assert f"`fusilli explain {model}` tells which graphs it becomes, `fusilli run {model}` runs it" in result.stderr
+
+
+def test_an_unknown_dim_is_told_with_those_there_are(fusilli: Fusilli, tmp_path: Path) -> None:
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 3]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    for command in (("run", "--device", "cpu"), ("explain", "--target", "gfx942"), ("plan",)):
+        result = fusilli(command[0], tmp_path / "m.onnx", *command[1:], "--dim", "batc=1")
+        assert result.exit_code == 2
+        assert "batc: no input has a dim of this name (did you mean batch?); symbolic dims are: batch" in result.stderr
+
+
+def test_folders_are_looked_at_before_the_work(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
+    """The model is none, so a command that reads it first would tell of that."""
+    model.write_bytes(b"no model")
+    gone = tmp_path / "gone" / "file"
+    for command in (
+        ("compile", model, "--target", "cpu", "-o", gone),
+        ("compile", model, "--target", "cpu", "--ep-context", gone),
+        ("run", model, "--outputs", gone),
+        ("run", model, "--trace", gone),
+        ("run", model, "--report", gone.with_suffix(".html")),
+        ("plan", model, "--svg", gone.with_suffix(".svg")),
+    ):
+        result = fusilli(*command)
+        assert result.exit_code == 2
+        assert f": there is no folder {gone.parent}" in result.stderr, command
 
 
 @pytest.mark.parametrize("data", [b"", b"\x08", b"\x08\x07\x12\x02", b"rubbish" * 100])
@@ -218,7 +264,7 @@ def test_channels_last_between_graphs(fusilli: Fusilli, tmp_path: Path) -> None:
     """Another order in memory: every graph is right, and the report says so."""
     onnx.save(onnx_models.small_cnn(), tmp_path / "cnn.onnx")
     html = tmp_path / "r.html"
-    options = ("--device", "cpu", "--layout", "channels-last", "--check", "--json", "--html", html)
+    options = ("--device", "cpu", "--layout", "channels-last", "--check", "--json", "--report", html)
     result = fusilli("run", tmp_path / "cnn.onnx", *options)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -254,3 +300,20 @@ def test_explain_of_a_node_that_hipdnn_lacks_says_why(fusilli: Fusilli, tmp_path
     (missing,) = (each for each in document["unclaimed"] if each["node"] == "running")
     assert missing["reasons"]
     assert document["groups"][0]["as"] == "custom operation"
+
+
+def test_explain_of_a_node_that_stays_onnx(fusilli: Fusilli, tmp_path: Path) -> None:
+    node = onnx.helper.make_node("GridSample", ["x", "g"], ["y"], name="grid")
+    dims = {"x": [1, 1, 4, 4], "g": [1, 2, 2, 2], "y": [1, 1, 2, 2]}
+    x, g, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims[name]) for name in "xgy")
+    graph = onnx.helper.make_graph([node], "grid", [x, g], [y])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), tmp_path / "grid.onnx")
+    result = fusilli("explain", tmp_path / "grid.onnx", "--target", "gfx942", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    (group,) = document["groups"]
+    assert (group["nodes"], group["engine"], group["as"]) == (["grid"], "ONNXRUNTIME_ENGINE", "ONNX nodes")
+    (missing,) = document["unclaimed"]
+    assert "GridSample of x [1, 1, 4, 4], g [1, 2, 2, 2] is not supported" in missing["reasons"]["front end"]
+    table = fusilli("explain", tmp_path / "grid.onnx", "--device", "cpu").stdout
+    assert "stays ONNX, run by ONNXRUNTIME_ENGINE" in " ".join(table.split())

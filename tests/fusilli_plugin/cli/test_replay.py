@@ -69,4 +69,42 @@ def test_a_folder_without_a_reproducer_is_refused(fusilli: Fusilli, tmp_path: Pa
     tmp_path.chmod(0o700)
     result = fusilli("replay", tmp_path)
     assert result.exit_code == 2
-    assert "no reproducer" in result.stderr
+    assert f"{tmp_path}: there is nothing to replay." in result.stderr
+    assert all(name in result.stderr for name in ("versions.json", "dump.json", "model.onnx and program.json"))
+    (tmp_path / "versions.json").write_text("")
+    result = fusilli("replay", tmp_path)
+    assert result.exit_code == 2
+    assert "is no reproducer folder, or is damaged: JSONDecodeError: Expecting value" in result.stderr
+
+
+def test_a_failed_compile_has_its_own_target(fusilli: Fusilli, tmp_path: Path) -> None:
+    result = fusilli("replay", saved(tmp_path, GOOD_IR), "--device", "cpu")
+    assert result.exit_code == 2
+    assert "a failed compile is for the target that it names" in result.stderr
+
+
+@pytest.mark.mlir
+@pytest.mark.iree_cpu
+@pytest.mark.ort
+def test_a_group_of_the_provider_runs_alone(fusilli: Fusilli, tmp_path: Path) -> None:
+    """What the provider's option ``dump`` writes, made here by the functions that the provider calls."""
+    from fusilli_plugin.engine import FusilliEngine
+    from fusilli_plugin.ort_ep import dump
+    from fusilli_plugin.ort_ep.offloading import compile_model
+    from tests.support import onnx_models
+
+    model = onnx_models.mlp()
+    compiled = compile_model(model, [FusilliEngine("cpu")], place="cpu", on_gpu=False)
+    folder = dump.write(tmp_path / "dump", model, compiled)
+    assert folder is not None
+    shown = fusilli("replay", folder, "--show")
+    assert shown.exit_code == 0
+    assert all(f"fusilli run {graph} --check" in shown.stdout for graph in folder.glob("*.bin"))
+    result = fusilli("replay", folder, "--device", "cpu", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert (document["device"], document["ok"]) == ("cpu", True)
+    assert {each["graph"] for each in document["checked"]} == {*compiled.graphs, "the model's output"}
+    for graph in folder.glob("*.bin"):
+        alone = fusilli("run", graph, "--device", "cpu", "--check")
+        assert alone.exit_code == 0, alone.output

@@ -1,0 +1,6 @@
+"""``python -m fusilli_plugin`` is the ``fusilli`` command."""
+
+from fusilli_plugin.cli import main
+
+if __name__ == "__main__":
+    main()
