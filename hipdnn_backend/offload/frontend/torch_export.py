@@ -20,6 +20,14 @@ __all__ = ["load_torch"]
 _IDENTITIES = {"torch.aten.detach_", "torch.aten.detach", "torch.aten.lift_fresh_copy", "torch.aten.alias"}
 """What tensors that a module's code writes as literals go through."""
 
+_KNOWN_WRITES = {"aten.detach_.default"}
+_DECOMPOSED = {
+    *("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"),
+    *("aten.upsample_bilinear2d.vec", "aten.upsample_bicubic2d.vec", "aten.upsample_trilinear3d.vec"),
+    *("aten.upsample_linear1d.vec", "aten.grid_sampler_2d.default", "aten.im2col.default"),
+}
+"""Operators that torch-mlir does not know or compile, and that PyTorch has a decomposition for."""
+
 _CLEAN = "builtin.module(func.func(cse,canonicalize,cse))"
 
 
@@ -39,7 +47,7 @@ def load_torch(source: Any, example: Sequence[Any], context: Any) -> Imported:
         import torch
     except ImportError as error:
         raise TypeError(f"cannot load a model from {type(source).__name__}; PyTorch is not installed") from error
-    program = _functional(_exported(torch, source, example))
+    program = _functional(torch, _exported(torch, source, example))
     signature = program.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
@@ -88,23 +96,34 @@ def _exported(torch: Any, source: Any, example: Sequence[Any]) -> Any:
             module.training = training
 
 
-def _functional(program: Any) -> Any:
-    """The program with operations that write to tensors of its own replaced by such that make new ones.
+def _functional(torch: Any, program: Any) -> Any:
+    """The program without operations that write to tensors of its own, and without those that torch-mlir lacks.
 
-    PyTorch only does it together with a decomposition of composite operators, so programs without such stay whole.
+    PyTorch decomposes a batch norm on the way, so programs that have neither stay as they are.
     """
-    operators = [str(node.target).split(".")[:2] for node in program.graph.nodes if node.op == "call_function"]
-    if not any(
-        names[0] == "aten" and names[-1].endswith("_") and f"torch.aten.{names[-1]}" not in _IDENTITIES
-        for names in operators
-    ):
+    aten = torch.ops.aten
+    names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    writes = any(name.startswith("aten.") and name.split(".")[1].endswith("_") for name in names - _KNOWN_WRITES)
+    lacking = [getattr(getattr(aten, name.split(".")[1]), name.split(".")[2]) for name in names & _DECOMPOSED]
+    if not writes and not lacking:
         return program
+
+    def batch_norm(x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float) -> Any:
+        return aten.native_batch_norm(x, weight, bias, mean, variance, False, momentum, epsilon)
+
     try:
+        from torch._decomp import get_decompositions
+
+        table = {
+            **get_decompositions(lacking),
+            aten._native_batch_norm_legit_no_training.default: batch_norm,
+            aten._unsafe_index.Tensor: aten.index.Tensor,
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch 2.13 uses what it deprecates itself
-            return program.run_decompositions({})
+            return program.run_decompositions(table)
     except Exception as error:
-        raise ModelError("", "torch-export", f"PyTorch cannot make the graph functional: {error}") from error
+        raise ModelError("", "torch-export", f"PyTorch cannot decompose the graph: {error}") from error
 
 
 def _imported(program: Any, context: Any) -> Any:

@@ -42,7 +42,9 @@ NETS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    "name", ["conv_batchnorm_relu", *(pytest.param(name, marks=pytest.mark.slow) for name in list(NETS)[1:])]
+)
 def test_gradients_of_a_training_step(name: str) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 

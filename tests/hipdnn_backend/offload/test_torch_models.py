@@ -1,0 +1,88 @@
+"""PyTorch modules, exported, compiled and run: results are PyTorch's own in float64."""
+
+# PyTorch's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hipdnn_backend.offload import load
+
+pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.filterwarnings("ignore")]
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+
+class Decoder(nn.Module):
+    """Embeddings by token and by place (``arange`` names a device), a causal transformer layer, logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(20, 16), nn.Embedding(6, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+        self.head = nn.Linear(16, 20)
+        self.register_buffer("mask", torch.triu(torch.full((6, 6), float("-inf")), 1))
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        return self.head(self.layer(x, src_mask=self.mask))
+
+
+class Recurrent(nn.Module):
+    """What torch-mlir does not know: PyTorch unrolls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = nn.LSTM(3, 4, batch_first=True), nn.GRU(4, 5, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.gru(self.lstm(x)[0])[0][:, -1]
+
+
+class Resized(nn.Module):
+    """Operations that PyTorch has to decompose, beside a batch norm, which it then decomposes too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+    def forward(self, x: Any) -> Any:
+        y = F.interpolate(self.norm(self.conv(x)), scale_factor=2.0, mode="bilinear", align_corners=False)
+        return y, F.unfold(x, 3)
+
+
+class Shared(nn.Module):
+    """One input that a sort, which compilers do in place, shares with what comes after it."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.topk(x, 3)[0], torch.cumsum(x, 1), torch.sort(x, descending=True)[0], x.masked_fill(x > 0.5, -1.0)
+
+
+CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "decoder": (Decoder, (2, 6)),
+    "recurrent": (Recurrent, (2, 3, 3)),
+    "resized": (Resized, (1, 2, 5, 6)),
+    "shared": (Shared, (3, 7)),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param("recurrent", marks=pytest.mark.slow), "decoder", "resized", "shared"])
+def test_a_module_computes_what_pytorch_computes(name: str) -> None:
+    make, dims = CASES[name]
+    torch.manual_seed(0)
+    module = make().eval()
+    x = torch.randint(0, 20, dims) if name == "decoder" else torch.randn(dims)
+    with load(module, device="cpu", example=(x,)) as model:
+        results = list(model.run({model.inputs[0].name: x.numpy()}).values())
+    with torch.no_grad():
+        expected = module.double()(x.double() if x.is_floating_point() else x)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    assert len(results) == len(expected)
+    for got, want in zip(results, expected, strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
