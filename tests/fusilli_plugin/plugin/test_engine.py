@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -21,9 +22,11 @@ from fusilli_plugin.importers import export_graph, import_graph
 from fusilli_plugin.plan import FusilliPlan, specialise
 from graph_api import ConvolutionMode, DataType, Graph, GraphError, PointwiseMode
 from graph_api.numerics import check
+from hipdnn_backend import Host, Policies, Registry
 from hipdnn_backend.engine import Engine, Override, Plan, engine_id
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.plugin_abi import Status
+from hipdnn_backend.registry import Entry
 from hipdnn_backend.wire import EngineConfig, IntConstraint, KnobSetting, decode_graph, encode_graph
 from iree_bridge import Options, Target
 from iree_bridge.options import CompileMode
@@ -429,3 +432,26 @@ def test_the_selftest_counts_for_one_device_and_driver(tmp_path: Path) -> None:
     (record,) = (tmp_path / "cache" / "selftest").iterdir()
     record.chmod(0o666)
     assert not quarantine.has_passed_selftest(device, options), "others may have written it"
+
+
+def test_int4_operands_through_the_host(engine: FusilliEngine) -> None:
+    """As values and as bytes, from a restored plan, and with other dims; b takes 24 bytes, then 20."""
+    g = Graph("int4", io_data_type=DataType.INT32)
+    a = g.tensor("a", dim=(4, 8), data_type=DataType.INT8, uid=1)
+    g.matmul(a, g.tensor("b", dim=(8, 6), data_type=DataType.INT4, uid=2)).set_output(True).set_uid(3)
+    host = Host(Registry([Entry(engine, "test")]), policies=Policies())
+    rng = np.random.default_rng(0)
+    left, right = rng.integers(-128, 128, (4, 8)), rng.integers(-8, 8, (8, 6))
+    nibbles = (right.reshape(-1, 2) & 15).astype(np.uint8)
+    packed = nibbles[:, 0] + 16 * nibbles[:, 1]
+    plan = host.build(export_graph(g.validate()).replace(is_override_shape_enabled=True))
+    for each in (plan, host.restore(plan.serialize())):
+        for given in (right.astype(ml_dtypes.int4), packed):
+            result = np.zeros((4, 6), np.int32)
+            each.execute({1: left.astype(np.int8), 2: given, 3: result})
+            np.testing.assert_array_equal(result, left @ right)
+    narrow = np.zeros((4, 5), np.int32)
+    dims = {2: Override((8, 5), (5, 1)), 3: Override((4, 5), (5, 1))}
+    pack = {1: left.astype(np.int8), 2: right[:, :5].astype(ml_dtypes.int4), 3: narrow}
+    plan.execute(pack, overrides=dims)
+    np.testing.assert_array_equal(narrow, left @ right[:, :5])
