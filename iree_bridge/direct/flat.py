@@ -1,4 +1,7 @@
-"""FlatBuffers, read as far as compiled code needs it. A read outside of the data raises ``struct.error``."""
+"""FlatBuffers, read as far as compiled code needs it. A read outside of the data raises ``struct.error``.
+
+Parts may overlap: a small file can claim any number of large ones. So their number and the length of texts are bounded.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,20 @@ __all__ = ["Table"]
 _I32: Final = struct.Struct("<i")
 _U32: Final = struct.Struct("<I")
 _U16: Final = struct.Struct("<H")
+_MAX_TABLES: Final = 1 << 14  # of a vector; a program of a thousand graphs has fewer
+_MAX_TEXT: Final = 1 << 12  # bytes
 
 
 class Table:
     """A table of a buffer; fields go by their slot in the schema."""
 
-    __slots__ = ("_at", "_data", "_fields")
+    __slots__ = ("_at", "_data", "_slots", "_vtable")
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data = data
         self._at = at
-        vtable = at - self._read(_I32, at)
-        size = self._read(_U16, vtable) // 2 - 2
-        self._fields = [self._read(_U16, vtable + 4 + 2 * slot) for slot in range(size)]
+        self._vtable = at - self._read(_I32, at)
+        self._slots = self._read(_U16, self._vtable) // 2 - 2
 
     @classmethod
     def root(cls, data: memoryview) -> Table:
@@ -47,6 +51,8 @@ class Table:
     def tables(self, slot: int) -> list[Table]:
         """A vector of tables."""
         begin, count = self._vector(slot)
+        if count > _MAX_TABLES:
+            raise struct.error(f"a vector of {count} tables")
         return [Table(self._data, self._target(begin + 4 * index)) for index in range(count)]
 
     def structs(self, slot: int, codes: str) -> list[tuple[int, ...]]:
@@ -68,10 +74,13 @@ class Table:
 
     def text(self, slot: int) -> str:
         """A string."""
-        return bytes(self.data(slot)).decode("utf-8", "replace")
+        data = self.data(slot)
+        if len(data) > _MAX_TEXT:
+            raise struct.error(f"a text of {len(data)} bytes")
+        return bytes(data).decode("utf-8", "replace")
 
     def _field(self, slot: int) -> int | None:
-        offset = self._fields[slot] if slot < len(self._fields) else 0
+        offset = self._read(_U16, self._vtable + 4 + 2 * slot) if slot < self._slots else 0
         return self._at + offset if offset else None
 
     def _vector(self, slot: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from iree_bridge.direct.module import Function, Import, Module
 
 __all__ = ["Interpreter", "UnknownInstructionError"]
 
-_MAX_STEPS: Final = 50_000
+_MAX_STEPS: Final = 500_000  # instructions, and registers that they list
 _MAX_DEPTH: Final = 16
 _IMPORT: Final = 0x80000000
 _REFERENCE: Final = 0x8000  # marks a reference register in a list of registers
@@ -77,6 +77,16 @@ class Interpreter:
         """
         return self.run(self.module.functions[self.module.exports[name]], list(arguments), 0)
 
+    def spend(self, steps: int) -> None:
+        """Count work: whatever the program is, it ends.
+
+        Raises:
+            UnknownInstructionError: it takes too long.
+        """
+        self.steps += steps
+        if self.steps > _MAX_STEPS:
+            raise UnknownInstructionError(f"the program takes more than {_MAX_STEPS} steps")
+
     def run(self, function: Function, references: Sequence[Any], depth: int) -> tuple[Any, ...]:
         """Run a function that takes and returns references; see ``call``."""
         if depth > _MAX_DEPTH:
@@ -85,9 +95,7 @@ class Interpreter:
         frame.references[: len(references)] = references
         try:
             while True:
-                self.steps += 1
-                if self.steps > _MAX_STEPS:
-                    raise UnknownInstructionError(f"the program takes more than {_MAX_STEPS} steps")
+                self.spend(1)
                 frame.step()
         except _Return as done:
             return done.args
@@ -118,13 +126,19 @@ class _Frame:
 
     def registers(self) -> list[int]:
         self.at += self.at % 2
-        return [self.u16() for _ in range(self.u16())]
+        return [self.u16() for _ in range(self.count())]
+
+    def count(self) -> int:
+        """The length of a list that follows."""
+        value = self.u16()
+        self.owner.spend(value)
+        return value
 
     def target(self) -> tuple[int, list[tuple[int, int]]]:
         """Where a branch goes, and which registers it sets on the way."""
         destination = self.u32()
         self.at += self.at % 2
-        return destination, [(self.u16(), self.u16()) for _ in range(self.u16())]
+        return destination, [(self.u16(), self.u16()) for _ in range(self.count())]
 
     # ---- registers
 
@@ -346,6 +360,7 @@ class _Frame:
                 arguments.append(self._get(part, registers.popleft()))
             else:
                 kinds, count = part[1:-1], sizes[position]
+                self.owner.spend(count)
                 arguments.append([tuple(self._get(kind, registers.popleft()) for kind in kinds) for _ in range(count)])
         return arguments
 

@@ -20,6 +20,9 @@ _MAGIC: Final = b"HIP1"
 _FORMAT: Final = b"rocm-hsaco-fb"
 _WIDTHS: Final = (1, 2, 4)
 _MAX_TEMPORARIES: Final = 64
+_MAX_WORD: Final = 1 << 12  # bytes of a name
+_MAX_KERNELS: Final = 1 << 14  # of all executables that are made
+_MAX_COMMANDS: Final = 1 << 16  # a command buffer may run any number of times
 
 
 class UnrecordableError(Exception):
@@ -109,7 +112,7 @@ def record(code: bytes, sizes: Sequence[int], workspace: int) -> Recording:
     Raises:
         UnrecordableError: more than can be recorded, or the code is not understood.
     """
-    recorder = _Recorder((*sizes, workspace))
+    recorder = _Recorder((*sizes, workspace), len(code))
     try:
         interpreter = Interpreter(read_module(code), recorder.functions())
         interpreter.call(_INIT)
@@ -138,7 +141,7 @@ class _Buffer:
 
 @dataclass
 class _Executable:
-    kernels: list[Kernel]
+    kernels: dict[bytes, Kernel]
 
 
 @dataclass
@@ -150,10 +153,17 @@ class _CommandBuffer:
 
 
 class _Recorder:
-    """What the host program calls, and what it has done so far."""
+    """What the host program calls, and what it has done so far.
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    Args:
+        sizes: bytes of each argument.
+        image_bytes: how many bytes all images may have: those of the code that holds them.
+    """
+
+    def __init__(self, sizes: Sequence[int], image_bytes: int) -> None:
         self.arguments = len(sizes)
+        self._image_bytes = image_bytes
+        self._exports = 0
         self.temporaries: list[int] = []
         self.images: list[bytes] = []
         self.kernels: list[Kernel] = []
@@ -195,7 +205,7 @@ class _Recorder:
 
     def query(self, device: object, category: memoryview, key: memoryview) -> tuple[int, int]:
         """The program asks whether this is a device that it was compiled for."""
-        asked = bytes(category), bytes(key)
+        asked = _word(category), _word(key)
         if asked in ((b"hal.device.id", b"hip"), (b"hal.executable.format", _FORMAT)):
             return 1, 1
         return _refuse(f"a question about the device: {asked}")
@@ -203,22 +213,26 @@ class _Recorder:
     def create_executable(
         self, device: object, affinity: int, form: memoryview, data: memoryview, constants: object
     ) -> _Executable:
-        if bytes(form) != _FORMAT or bytes(data[:4]) != _MAGIC or constants is not None:
+        if _word(form) != _FORMAT or bytes(data[:4]) != _MAGIC or constants is not None:
             _refuse("an executable of another format")
         table = Table.root(data[_FILE_HEADER:])
-        base = len(self.images)
-        self.images.extend(bytes(module.data(0)) for module in table.tables(1))
-        kernels = [_kernel(export, base) for export in table.tables(0)]
+        base, exports, modules = len(self.images), table.tables(0), table.tables(1)
+        self._exports += len(exports) + len(modules) + 1
+        self._image_bytes -= sum(module.length(0) for module in modules)
+        if self._image_bytes < 0 or self._exports > _MAX_KERNELS:
+            _refuse("more code for the device than there is")
+        self.images.extend(bytes(module.data(0)) for module in modules)
+        kernels = [_kernel(export, base) for export in exports]
         if any(not base <= kernel.image < len(self.images) for kernel in kernels):
             _refuse("a kernel without an image")
-        return _Executable(kernels)
+        return _Executable({kernel.name.encode(): kernel for kernel in kernels})
 
     def lookup(self, executable: _Executable, name: memoryview) -> int:
-        for kernel in executable.kernels:
-            if kernel.name.encode() == bytes(name):
-                self.kernels.append(kernel)
-                return len(self.kernels) - 1
-        return _refuse(f"a kernel that is not there: {bytes(name)!r}")
+        kernel = executable.kernels.get(_word(name))
+        if kernel is None:
+            return _refuse(f"a kernel that is not there: {_word(name)!r}")
+        self.kernels.append(kernel)
+        return len(self.kernels) - 1
 
     def dispatch(
         self, commands: _CommandBuffer, executable: object, function: int, x: int, y: int, z: int, flags: int,
@@ -257,6 +271,8 @@ class _Recorder:
         self, device: object, affinity: int, wait: object, signal: object, commands: _CommandBuffer, flags: int,
         bindings: Sequence[tuple[_Buffer, int, int]] = (),
     ) -> None:  # fmt: skip
+        if len(self.commands) + len(commands.commands) > _MAX_COMMANDS:
+            _refuse(f"more than {_MAX_COMMANDS} commands")
         self.commands.extend(_bound(command, bindings) for command in commands.commands)
 
     def allocate(
@@ -284,6 +300,13 @@ class _Recorder:
             _refuse(f"a copy with flags {flags:#x}")
         copy = Copy(_place(0, source, source_offset, nbytes), _place(0, target, target_offset, nbytes), nbytes)
         self.commands.append(_bound(copy, ()))
+
+
+def _word(data: memoryview) -> bytes:
+    """A name that the program holds as data."""
+    if len(data) > _MAX_WORD:
+        _refuse(f"a name of {len(data)} bytes")
+    return bytes(data)
 
 
 def _kernel(export: Table, base: int) -> Kernel:

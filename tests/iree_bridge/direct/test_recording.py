@@ -82,7 +82,7 @@ class TestTheRecorder:
 
     @pytest.fixture
     def calls(self) -> Any:
-        recorder = recording_module._Recorder((256, 256, 128))
+        recorder = recording_module._Recorder((256, 256, 128), 0)
         functions = recorder.functions()
 
         def call(name: str, *arguments: Any) -> Any:
