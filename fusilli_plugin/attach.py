@@ -27,7 +27,7 @@ from iree_bridge._locks import fork_safe_lock
 
 __all__ = ["ABI", "Plugin", "attach"]
 
-ABI: Final = 4
+ABI: Final = 5
 """Number of the shim's struct, FUSILLI_ABI in shim/shim.h."""
 _INTERRUPTED: Final = 0x100  # FUSILLI_INTERRUPTED there
 

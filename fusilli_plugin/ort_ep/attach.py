@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from fusilli_plugin._link import ffi
@@ -57,7 +58,7 @@ class Bridge:
         self._providers: HandleTable[Provider] = HandleTable()
         self._nodes: HandleTable[CompiledNode] = HandleTable()
         self._compiled = self._nodes.objects
-        self._launches: dict[int, Callable[[], None]] = {}
+        self._launches: dict[int, tuple[Callable[[], None], Callable[[BaseException], int]]] = {}
         self._memory = memory.Memory()
 
     def fill(self) -> list[Any]:
@@ -191,13 +192,16 @@ class Bridge:
 
     def _make_node(self, runtime: int, node: CompiledNode) -> int:
         number = self._nodes.add(node)
+        launches = (0, 0)
         if node.launch is not None:
-            self._launches[number] = node.launch
+            pair = self._launches[number] = node.launch, partial(self._node_failed, number)
+            launches = id(pair[0]), id(pair[1])
         shapes = node.known_shapes
         numbers: Any = ffi.new("int64_t[]", shapes) if shapes else ffi.NULL
         made = self._link.make_node(
-            runtime, number, node.on_stream, len(node.inputs), len(node.outputs), numbers, len(shapes), node.stage
-        )
+            runtime, number, node.on_stream, len(node.inputs), len(node.outputs), numbers, len(shapes),
+            node.stage, *launches,
+        )  # fmt: skip
         if not made:
             self._launches.pop(number, None)
             self._nodes.remove(number)
@@ -241,12 +245,12 @@ class Bridge:
         return compute
 
     def _launcher(self) -> Callable[[int], int]:
-        """The function that runs a compiled group on its stage."""
+        """The function that runs a compiled group on its stage in a thread that is in Python for the first time."""
         launches, failed = self._launches, self._node_failed
 
         def launch(number: int) -> int:
             try:
-                launches[number]()
+                launches[number][0]()
             except BaseException as error:
                 return failed(number, error)
             return 0

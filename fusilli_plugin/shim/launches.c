@@ -83,13 +83,13 @@ static void drop(entry_t* entry) {
   if (launch) python.release(launch);  // last: this may run Python code, which may come back here
 }
 
-// The status of the error that Python has set.
-static int32_t status_of_error(void) {
+// What `failed`, a Python object, returns for the error that Python has set; `otherwise` if it raises one itself.
+static long status_of_error(void* failed, long otherwise) {
   void *type = NULL, *error = NULL, *trace = NULL;
   python.fetch_error(&type, &error, &trace);
   python.normalize_error(&type, &error, &trace);
-  void* status = error ? python.call_with((void*)fusilli_python.failed, error, NULL) : NULL;
-  int32_t code = status ? (int32_t)python.to_long(status) : INTERNAL_ERROR;
+  void* status = error ? python.call_with(failed, error, NULL) : NULL;
+  long code = status ? python.to_long(status) : otherwise;
   if (!status) python.clear_error();
   void* const objects[] = {type, error, trace, status};
   for (int i = 0; i < 4; ++i)
@@ -107,13 +107,25 @@ int launch_again(const execution_t* call, int32_t* status) {
   if (launch) {
     python.retain(launch);  // it may be forgotten while it runs
     void* result = python.call(launch);
-    *status = result ? SUCCESS : status_of_error();
+    *status = result ? SUCCESS : (int32_t)status_of_error((void*)fusilli_python.failed, INTERNAL_ERROR);
     if (result) python.release(result);
     python.release(launch);
   }
   python.gil_release(gil);
   return launch != NULL;
 }
+
+int launch_object(void* launch, void* failed, long otherwise, long* status) {
+  if (!has_state) return 0;
+  int gil = python.gil_ensure();
+  void* result = python.call(launch);
+  *status = result ? 0 : status_of_error(failed, otherwise);
+  if (result) python.release(result);
+  python.gil_release(gil);
+  return 1;
+}
+
+void launches_enter(void) { has_state = 1; }
 
 void launches_remember(uint64_t serial, int32_t device, uintptr_t stream, uintptr_t context, uintptr_t workspace,
                        const char* buffers, uint32_t count, uintptr_t launch) {

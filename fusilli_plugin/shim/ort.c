@@ -111,6 +111,7 @@ typedef struct {
   int32_t on_stream;
   const uint64_t* stage;   // memory that small tensors are copied to and from, see ort_link.h; or NULL
   atomic_flag stage_taken; // by a run
+  void *launch, *failed;   // Python objects: what `launch` of ort_link.h does, and the status of its exception
   size_t length;     // of `shapes`, 0 if they are not known before a run
   int64_t shapes[];  // of inputs and outputs: rank, dims
 } node_t;
@@ -305,7 +306,12 @@ static status_t* run_on_stage(const call_t* call) {
   const uintptr_t* address = call->addresses;
   for (uint32_t i = 0; i < node->inputs; ++i, place += 2, ++address)
     if (place[1]) memcpy((void*)place[0], (const void*)*address, place[1]);
-  CHECK(ASK(node->runtime, launch, node->id));
+  long status;
+  if (!launch_object(node->launch, node->failed, ESCAPED, &status)) {
+    status = (long)ort.launch(node->id);
+    launches_enter();
+  }
+  CHECK(settled(node->runtime, (uintptr_t)status));
   for (uint32_t i = 0; i < node->outputs; ++i, place += 2, ++address)
     if (place[1]) memcpy((void*)*address, (const void*)place[0], place[1]);
   return NULL;
@@ -350,7 +356,8 @@ static status_t* node_create_state(void* this, void* context, void** state) {
 static void node_release_state(void* this, void* state) { (void)this, (void)state; }
 
 static uintptr_t make_node(uintptr_t runtime, uint64_t id, int32_t on_stream, uint32_t inputs, uint32_t outputs,
-                           const int64_t* shapes, size_t length, const uint64_t* stage) {
+                           const int64_t* shapes, size_t length, const uint64_t* stage, uintptr_t launch,
+                           uintptr_t failed) {
   if (inputs > MAX_TENSORS || outputs > MAX_TENSORS) return 0;
   node_t* node = calloc(1, sizeof(*node) + length * sizeof(*shapes));
   if (!node) return 0;
@@ -365,6 +372,8 @@ static uintptr_t make_node(uintptr_t runtime, uint64_t id, int32_t on_stream, ui
                    .on_stream = on_stream,
                    .stage = stage,
                    .stage_taken = ATOMIC_FLAG_INIT,
+                   .launch = (void*)launch,
+                   .failed = (void*)failed,
                    .length = length};
   if (length) memcpy(node->shapes, shapes, length * sizeof(*shapes));
   return ADDRESS(node);

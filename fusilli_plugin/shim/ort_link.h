@@ -12,9 +12,12 @@ typedef struct {
   uintptr_t (*fail)(uintptr_t runtime, int32_t code, const char* text);
   // An OrtNodeComputeInfo. `shapes` are the dims of its inputs, then of its outputs, each as rank and dims; NULL if they
   // are known at run time only. `stage` is NULL, or an address and a number of bytes for each input, then for each
-  // output: memory that stays valid until `release_node`, and that `launch` runs the node on. 0 if there is no memory.
+  // output: memory that stays valid until `release_node`, and that `launch` runs the node on. So do the two Python
+  // objects: `launch` is called without arguments and does what the function `launch` does; `failed` is called with the
+  // exception if it raises one, and returns a status. 0 if there is no memory.
   uintptr_t (*make_node)(uintptr_t runtime, uint64_t node, int32_t on_stream, uint32_t inputs, uint32_t outputs,
-                         const int64_t* shapes, size_t length, const uint64_t* stage);
+                         const int64_t* shapes, size_t length, const uint64_t* stage, uintptr_t launch,
+                         uintptr_t failed);
   // Has ONNX Runtime allocate the outputs of a call whose shapes were not known; their addresses follow the inputs'.
   uintptr_t (*make_outputs)(uintptr_t call, const int64_t* shapes);
 

@@ -10,7 +10,7 @@
 #include "link.h"
 
 // Changes with link.h and ort_link.h; the package refuses a shim of another number.
-#define FUSILLI_ABI 4
+#define FUSILLI_ABI 5
 
 // Added to a status by Python; see done() in hipdnn.c.
 #define FUSILLI_INTERRUPTED 0x100
@@ -53,6 +53,12 @@ int launches_prepare(void* library);
 
 // Launches by a prepared launch if there is one for this call; 0 if there is none.
 int launch_again(const execution_t* call, int32_t* status);
+
+// Calls `launch`, a Python object that the caller has a reference to, without arguments. The status is 0 or what `failed`,
+// another one, returns for the exception; `otherwise` if that fails. 0 in a thread that has not been in Python by
+// the other way; launches_enter() tells that it has.
+int launch_object(void* launch, void* failed, long otherwise, long* status);
+void launches_enter(void);
 
 // See link.h.
 void launches_remember(uint64_t serial, int32_t device, uintptr_t stream, uintptr_t context, uintptr_t workspace,
