@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusilli_plugin import __version__
-from fusilli_plugin.cli.base import debug_option, is_debug, printable
+from fusilli_plugin.cli.base import debug_option, is_debug, printable, require_folders
 from graph_api import FusilliError
 from iree_bridge import Options
 
@@ -101,6 +101,7 @@ def ep_opt(ctx: click.Context, /, **settings: Any) -> None:
     """
     from hipdnn_backend.offload.errors import OffloadError
 
+    require_folders(settings["output"])
     logging.basicConfig(level=Options.from_env().log_level, format="%(levelname)s %(name)s: %(message)s")
     try:
         _run(ctx.meta[_CHOSEN], **settings)

@@ -12,7 +12,7 @@ from graph_api import GraphError
 __all__ = ["Kind", "is_model", "is_saved_graph", "kind_of"]
 
 _ZIP: Final = b"PK\x03\x04"
-# The record that ends an archive; ours have no comment behind it. The code inside is an archive, too, with such records.
+# The record that ends an archive; ours have no comment behind it. The code inside is an archive, too, and has one.
 _ZIP_END: Final = b"PK\x05\x06"
 _ZIP_END_SIZE: Final = 22
 _ONNX: Final = 0x08  # tag of ModelProto.ir_version, which every writer puts first

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graph_api import CompileError, CustomOpAttributes, NotSupportedError
-from graph_api.ops.custom_op import CustomOpNode
+from graph_api.ops.custom_op import MAX_TEXT, CustomOpNode
 from iree_bridge.custom_text import CustomTextError, checked_text, fill_template
 from iree_bridge.emitter import emit_module
 from iree_bridge.target import Target
@@ -120,6 +120,39 @@ def test_loops_of_constant_length_pass() -> None:
 def test_other_loops_do_not(old: str, new: str, message: str) -> None:
     with pytest.raises(CustomTextError, match=message):
         checked_text(node(LOOP.replace(old, new)), "f")
+
+
+NESTED = """
+func.func private @{FUNC_NAME}(%x: {IN0_TYPE}, %y: {IN1_TYPE}) -> {OUT0_TYPE} {
+  %m = torch.constant.int 1024
+  %n = torch.constant.int INNER
+  %true = torch.constant.bool true
+  %r = torch.prim.Loop %m, %true, init(%x) {
+  ^bb0(%i: !torch.int, %outer: {IN0_TYPE}):
+    %s = torch.prim.Loop %n, %true, init(%outer) {
+    ^bb1(%j: !torch.int, %inner: {IN0_TYPE}):
+      torch.prim.Loop.condition %true, iter(%inner : {IN0_TYPE})
+    } : (!torch.int, !torch.bool, {IN0_TYPE}) -> {IN0_TYPE}
+    torch.prim.Loop.condition %true, iter(%s : {IN0_TYPE})
+  } : (!torch.int, !torch.bool, {IN0_TYPE}) -> {OUT0_TYPE}
+  return %r : {OUT0_TYPE}
+}
+"""
+
+
+def test_rounds_of_nested_loops_multiply() -> None:
+    assert checked_text(node(NESTED.replace("INNER", "1024")), "f")
+    with pytest.raises(CustomTextError, match="its loops make 1049600 rounds, at most 1048576"):
+        checked_text(node(NESTED.replace("INNER", "1025")), "f")
+
+
+@pytest.mark.parametrize("filler", ["1x", "0x", "()", "%a:1"])
+def test_the_longest_texts_are_answered(filler: str) -> None:
+    """In time that grows with the length alone; with its square these would run into the time limit of tests."""
+    head, tail = ADD.split("\n", 2)[1] + "\n", "\n}"
+    text = head + filler * ((MAX_TEXT - len(head + tail)) // len(filler)) + tail
+    with contextlib.suppress(CustomTextError):
+        checked_text(node(text), "f")
 
 
 @pytest.mark.parametrize(
