@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-__all__ = ["Box", "Line", "boxes", "characters", "crop", "draw", "model_input", "text_of"]
+__all__ = ["Box", "Line", "boxes", "characters", "crop", "draw", "model_input", "strips", "text_of"]
 
 Array = np.ndarray[Any, Any]
 
@@ -68,6 +68,17 @@ def draw(texts: Sequence[str], size: tuple[int, int]) -> tuple[Array, list[Line]
 def crop(picture: Array, box: Box) -> Array:
     """The part of a picture in a box."""
     return picture[box.top : box.bottom, box.left : box.right]
+
+
+def strips(texts: Sequence[str]) -> list[tuple[str, Array]]:
+    """Each text and a picture of it alone, with a margin."""
+    picture, lines = draw(texts, (320, 320))
+    margin = 5
+    return [
+        (line.text, crop(picture, Box(at.left - margin, at.top - margin, at.right + margin, at.bottom + margin)))
+        for line in lines
+        for at in [line.box]
+    ]
 
 
 def model_input(picture: Array, width: int = 0) -> Array:

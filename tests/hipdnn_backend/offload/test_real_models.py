@@ -5,13 +5,8 @@ Three read text in pictures that are drawn here; one tells the type of a file.
 
 from __future__ import annotations
 
-import gzip
-import io
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +15,13 @@ import pytest
 
 from hipdnn_backend.offload import Model, load
 from tests.support import ocr
-from tests.support.wheel_models import CLASSIFIER, DETECTOR, MAGIKA, RECOGNISER, WheelModel, read
+from tests.support.file_types import features, files, labels
+from tests.support.wheel_models import CLASSIFIER, DETECTOR, MAGIKA, RECOGNISER, WheelModel
 
 pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.ort]
 
 Array = np.ndarray[Any, Any]
 
-ROOT = Path(__file__).resolve().parents[3]
 TEXTS = ["Hello World", "hipDNN 7.1", "Torch-MLIR"]
 RELATIVE = 1e-4  # of the largest number in ONNX Runtime's result
 
@@ -59,33 +54,11 @@ def twins(source: WheelModel) -> Iterator[Twins]:
         yield Twins(source, model)
 
 
-def _features(data: bytes) -> Array:
-    """Both ends of a file without white space, filled up with what is no byte."""
-    first, last = data[:4096].lstrip()[:1024], data[-4096:].rstrip()[-1024:]
-    filled = [*first, *[256] * (2048 - len(first) - len(last)), *last]
-    return np.array([filled], np.int32)
-
-
-def _npy() -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.linspace(0, 1, 1000))
-    return file.getvalue()
-
-
 def test_the_types_of_files() -> None:
-    files = {
-        "python": Path(__file__).read_bytes(),
-        "toml": (ROOT / "pyproject.toml").read_bytes(),
-        "makefile": (ROOT / "Makefile").read_bytes(),
-        "c": (ROOT / "fusilli_plugin" / "shim" / "ort.c").read_bytes(),
-        "elf": Path(sys.executable).read_bytes(),
-        "gzip": gzip.compress(b"twice the same text " * 200, mtime=0),
-        "npy": _npy(),
-    }
-    labels = json.loads(read(MAGIKA.wheel, "magika/models/standard_v3_3/config.min.json"))["target_labels_space"]
+    names = labels()
     with twins(MAGIKA) as magika:
-        told = {name: labels[int(magika.answer(_features(data)).argmax())] for name, data in files.items()}
-    assert told == {name: name for name in files}
+        told = {name: names[int(magika.answer(features(data)).argmax())] for name, data in files().items()}
+    assert told == {name: name for name in files()}
 
 
 @pytest.mark.slow
@@ -104,25 +77,11 @@ def test_lines_of_text_are_found() -> None:
     assert all(any(box.left <= x < box.right and box.top <= y < box.bottom for box in found) for y, x in ink)
 
 
-def _strips() -> list[tuple[str, Array]]:
-    """Each text and a picture of it alone."""
-    picture, lines = ocr.draw(TEXTS, (320, 320))
-    margin = 5
-    return [
-        (
-            line.text,
-            ocr.crop(picture, ocr.Box(at.left - margin, at.top - margin, at.right + margin, at.bottom + margin)),
-        )
-        for line in lines
-        for at in [line.box]
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_text_upside_down_is_told() -> None:
     with twins(CLASSIFIER) as classifier:
-        for text, strip in _strips():
+        for text, strip in ocr.strips(TEXTS):
             upright, turned = (classifier.answer(ocr.model_input(each, 192))[0] for each in (strip, strip[::-1, ::-1]))
             assert (upright.argmax(), turned.argmax()) == (0, 1), text
             assert min(upright.max(), turned.max()) > 0.9, text
@@ -134,7 +93,7 @@ def test_text_is_read() -> None:
     with twins(RECOGNISER) as recogniser:
         listed = recogniser.session.get_modelmeta().custom_metadata_map["character"]
         classes = ocr.characters(listed)
-        for text, strip in _strips():
+        for text, strip in ocr.strips(TEXTS):
             assert ocr.text_of(recogniser.answer(ocr.model_input(strip, 320)), classes) == text
 
 
