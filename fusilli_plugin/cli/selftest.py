@@ -6,7 +6,7 @@ import click
 
 from fusilli_plugin import quarantine
 from fusilli_plugin.checks import selftest as check
-from fusilli_plugin.cli.base import command, device_option, progress
+from fusilli_plugin.cli.base import command, device_option, json_option, print_json, progress
 from graph_api import FusilliError
 from iree_bridge import Device, Options
 
@@ -16,8 +16,9 @@ __all__ = ["selftest"]
 @command("selftest")
 @device_option
 @click.option("--release", is_flag=True, help="Also forget the graphs that were found to give wrong results.")
+@json_option
 @click.pass_context
-def selftest(ctx: click.Context, device: str | None, release: bool) -> None:
+def selftest(ctx: click.Context, device: str | None, release: bool, as_json: bool) -> None:
     r"""Compile a small graph, run it on a device and check the result.
 
     Until this has passed on a GPU, with its driver and this compiler, the hipDNN plugin claims only
@@ -35,9 +36,15 @@ def selftest(ctx: click.Context, device: str | None, release: bool) -> None:
         try:
             seen = check.run(str(place))
         except FusilliError as error:
+            if as_json:
+                print_json({"device": str(place), "ok": False, "seen": str(error), "released": 0})
             click.echo(f"{place}: {error}", err=True)
             ctx.exit(1)
     quarantine.record_selftest(place, options)
+    released = quarantine.release(options) if release else 0
+    if as_json:
+        print_json({"device": str(place), "ok": True, "seen": seen, "released": released})
+        return
     click.echo(f"{place}: {seen}")
     if release:
-        click.echo(f"{quarantine.release(options)} graphs are no longer in quarantine")
+        click.echo(f"{released} graphs are no longer in quarantine")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -18,7 +19,7 @@ from fusilli_plugin import __version__
 from fusilli_plugin.cli import cli
 
 CODE = "from fusilli_plugin.cli import main; main()"
-COMMANDS = ["demo", "compile", "run", "inspect", "doctor", "cache", "replay"]
+COMMANDS = list(cli.list_commands(click.Context(cli)))
 
 
 def start(*args: str, **kwargs: object) -> subprocess.Popen[str]:
@@ -38,11 +39,18 @@ def test_help_lists_every_command(fusilli: Callable[..., Result]) -> None:
     assert "Examples:\n" in output
 
 
+@pytest.mark.parametrize(
+    "command", [name for name in COMMANDS if name not in ("cache", "install-plugin", "plugin-dir")]
+)
+def test_every_command_that_prints_more_than_a_path_has_json(fusilli: Callable[..., Result], command: str) -> None:
+    assert "--json" in fusilli(command, "--help").output
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(fusilli: Callable[..., Result], command: str) -> None:
     result = fusilli(command, "--help")
     assert result.exit_code == 0
-    assert f"\n    fusilli {command}" in result.output
+    assert f"fusilli {command}" in result.output.partition("Examples:\n")[2]
     assert "--debug" in result.output
 
 

@@ -83,11 +83,14 @@ def test_a_selftest_is_remembered(fusilli: Fusilli, cold_cache: Path) -> None:
     assert "cpu: conv+bias+ReLU right" in result.output
     assert "0 graphs are no longer in quarantine" in result.output
     assert quarantine.has_passed_selftest(Device.parse("cpu"), Options.from_env())
+    document = json.loads(fusilli("selftest", "--device", "cpu", "--json").stdout)
+    assert (document["device"], document["ok"], document["released"]) == ("cpu", True, 0)
 
 
 def test_a_device_that_is_not_there_fails_the_selftest(fusilli: Fusilli, cold_cache: Path) -> None:
-    result = fusilli("selftest", "--device", "cuda:77")
+    result = fusilli("selftest", "--device", "cuda:77", "--json")
     assert result.exit_code == 1
+    assert json.loads(result.stdout)["ok"] is False
     assert not (cold_cache / "selftest").exists()
 
 
