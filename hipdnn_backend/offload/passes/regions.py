@@ -248,10 +248,10 @@ def erase_dead(module: Any) -> None:
     for function in functions(module):
         for view in reversed(list(function.regions[0].blocks[0].operations)):
             op = view.operation
+            is_used = any(True for result in op.results for _use in result.uses)
             # a trailing underscore is PyTorch's mark of what writes to its operands
-            if op.name.startswith(_VALUES) and not op.name.endswith("_"):
-                if not any(True for result in op.results for _use in result.uses):
-                    op.erase()
+            if op.name.startswith(_VALUES) and not op.name.endswith("_") and not is_used:
+                op.erase()
 
 
 def isolate(graph: Operation) -> None:
