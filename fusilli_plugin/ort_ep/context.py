@@ -27,7 +27,7 @@ from fusilli_plugin.ort_ep.abi import NAME, Api, AttributeType, OrtError, c_text
 from fusilli_plugin.ort_ep.offloading import Compiled
 from graph_api import FusilliError
 from hipdnn_backend.engine import Engine
-from hipdnn_backend.offload.package import Package, SavedPlan, Variant, save_package
+from hipdnn_backend.offload.package import Package, SavedPlan, Variant, save_package, whole_file
 
 __all__ = ["DOMAIN", "OP_TYPE", "ContextError", "create_node", "pack", "place", "restore", "save_model", "variant_of"]
 
@@ -110,11 +110,8 @@ def place(path: str, model_path: str, *, embed: bool) -> _Where:
 
 def _write(path: Path, data: bytes) -> None:
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".fusilli-")
-        with os.fdopen(handle, "wb") as file:
+        with whole_file(path) as file:
             file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
     except OSError as error:
         raise ContextError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -10,19 +10,22 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx
 
 from fusilli_plugin.ort_ep.groups import Role
+from graph_api import FusilliError
 from hipdnn_backend.engine import Engine, Plan
+from hipdnn_backend.offload.errors import PassError
 from hipdnn_backend.offload.program import Program
 
 if TYPE_CHECKING:
     from hipdnn_backend.offload.pipeline import Partition
 
-__all__ = ["Compiled", "Verdict", "compile_model", "fingerprint", "survey"]
+__all__ = ["Compiled", "UncompiledError", "Verdict", "compile_model", "fingerprint", "survey"]
 
 _LOG: Final = logging.getLogger(__name__)
 _GPU_ALIGNMENT: Final = 256
@@ -37,11 +40,27 @@ class Verdict:
         role: see `Role`.
         engine: that takes it, "" if none does or if nothing runs for it.
         reason: why it is not a hipDNN operation of an engine's, "" if it is.
+        rest: the same of a part of it; engines cannot tell before they try whether they compile that.
     """
 
     role: Role
     engine: str = ""
     reason: str = ""
+    rest: str = ""
+
+
+class UncompiledError(FusilliError):
+    """No engine compiles some nodes of a model.
+
+    Attributes:
+        nodes: name → why.
+        reproducer: file with the IR, if one was written.
+    """
+
+    def __init__(self, text: str, nodes: Mapping[str, str], reproducer: Path | None) -> None:
+        self.nodes = nodes
+        self.reproducer = reproducer
+        super().__init__(text)
 
 
 @dataclass(frozen=True)
@@ -146,7 +165,8 @@ def _verdicts(
         worker = _worker(node.name, absorbed)
         role = roles.get(worker, Role.FREE)
         engine = engines.get(worker, "") if role is not Role.NONE else ""
-        verdicts[node.name] = Verdict(role, engine, reasons.get(worker, "") if role is not Role.CORE else "")
+        reason = reasons.get(worker, "")
+        verdicts[node.name] = Verdict(role, engine, "" if role is Role.CORE else reason, reason)
     return verdicts
 
 
@@ -206,6 +226,7 @@ def compile_model(model: onnx.ModelProto, engines: Sequence[Engine], *, place: s
         on_gpu: memory is aligned as GPUs want it.
 
     Raises:
+        UncompiledError: no engine compiles some nodes.
         OffloadError: the model or a pass failed.
         EngineError: an engine failed.
     """
@@ -220,12 +241,21 @@ def compile_model(model: onnx.ModelProto, engines: Sequence[Engine], *, place: s
 def _compile(model: onnx.ModelProto, engines: Sequence[Engine], alignment: int) -> Compiled:
     from hipdnn_backend.offload.frontend import load
     from hipdnn_backend.offload.lowering import lower
+    from hipdnn_backend.offload.passes.graph_to_executable import NotCompiledError
     from hipdnn_backend.offload.pipeline import run
 
     start = time.perf_counter()
     imported = load(model)
-    done = run(imported, engines=engines)
+    try:
+        done = run(imported, engines=engines)
+    except PassError as error:
+        failures = error.__cause__.failures if isinstance(error.__cause__, NotCompiledError) else ()
+        nodes = {name: str(failure) for failure in failures for name in failure.nodes}
+        if not nodes:
+            raise
+        raise UncompiledError(str(error), nodes, error.reproducer) from error
     constants = {constant.name: constant.value for constant in imported.constants}
+    dtypes = (each.dtype for each in (*imported.inputs, *constants.values(), *imported.outputs))
     lowered = lower(
         done.module,
         done.graphs,
@@ -234,6 +264,7 @@ def _compile(model: onnx.ModelProto, engines: Sequence[Engine], alignment: int) 
         outputs=[each.name for each in imported.outputs],
         name=imported.name,
         alignment=alignment,
+        dtypes=list(dtypes),
     )
     return Compiled.of(
         lowered.program,

@@ -114,7 +114,7 @@ class ContextSettings:
         enabled: such a model is to be made (``ep.context_enable``).
         path: where it will be written, "" beside the model (``ep.context_file_path``).
         embed: the code goes into it, not into a file beside it (``ep.context_embed_mode``).
-        prefix: of the names of its nodes (``ep.context_node_name_prefix``).
+        prefix: of the names of its partitions and their files (``ep.context_node_name_prefix``).
     """
 
     enabled: bool = False

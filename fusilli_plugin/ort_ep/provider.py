@@ -19,7 +19,7 @@ from fusilli_plugin.ort_ep.flops import node_flops
 from fusilli_plugin.ort_ep.graphs import Dim, Graph, attributes_of, boundary, model_of, node_name, read, values_of
 from fusilli_plugin.ort_ep.groups import Role, group
 from fusilli_plugin.ort_ep.nodes import CompiledNode
-from fusilli_plugin.ort_ep.offloading import Compiled, Verdict, compile_model, survey
+from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict, compile_model, survey
 from fusilli_plugin.ort_ep.options import ContextSettings, OptionError, ProviderOptions
 from fusilli_plugin.ort_ep.report import NodeReport
 from graph_api import FusilliError
@@ -189,12 +189,29 @@ class Provider:
                     done[indices] = self._try(graph, indices)
                 except Exception as error:
                     failed = True
-                    self._problem(f"{len(indices)} nodes from {graph.nodes[indices[0]].label} on: {error}", error)
-                    for index in indices:
-                        verdicts[index] = Verdict(Role.NONE, reason=f"its group does not compile: {error}")
+                    verdicts |= self._given_up(graph, indices, verdicts, error)
             if not failed:
                 return verdicts, [_Claim(indices, done[indices]) for indices in groups]
         return verdicts, []
+
+    def _given_up(
+        self, graph: Graph, indices: Sequence[int], verdicts: Mapping[int, Verdict], error: Exception
+    ) -> dict[int, Verdict]:
+        """What becomes of a group that does not compile: the nodes at fault are left out, if they are known.
+
+        It is no problem if an engine was only to try the parts of them that are no hipDNN operations.
+        """
+        named = error.nodes if isinstance(error, UncompiledError) else {}
+        faults = {index: named[node_name(index)] for index in indices if node_name(index) in named}
+        if faults and all(verdicts[index].rest for index in faults):
+            assert isinstance(error, UncompiledError)
+            if error.reproducer is not None:
+                error.reproducer.unlink(missing_ok=True)
+            _LOG.info("graph '%s': %s", graph.name, error)
+        else:
+            self._problem(f"{len(indices)} nodes from {graph.nodes[indices[0]].label} on: {error}", error)
+        reasons = faults or dict.fromkeys(indices, f"its group does not compile: {error}")
+        return {index: Verdict(Role.NONE, reason=reason) for index, reason in reasons.items()}
 
     def _holders(self, graph: Graph) -> list[int]:
         """The nodes that hold code which this provider compiled in another session."""
@@ -349,10 +366,11 @@ class Provider:
         where = context.place(self.context.path, self._model_path, embed=self.context.embed)
         made: list[Any] = []
         for node in nodes:
-            name = self.context.prefix + node.name
-            data = context.pack(name, [context.variant_of(node.compiled, str(self.device.target))])
+            code = self.context.prefix + node.name
+            data = context.pack(code, [context.variant_of(node.compiled, str(self.device.target))])
             inputs, outputs = ([value.name for value in values] for values in (node.inputs, node.outputs))
-            made.append(context.create_node(self._api, name, inputs, outputs, where.attributes(name, data)))
+            # ONNX Runtime refuses a node of another name than its own, so the prefix is that of the code only
+            made.append(context.create_node(self._api, node.name, inputs, outputs, where.attributes(code, data)))
         return made
 
     def close(self) -> None:

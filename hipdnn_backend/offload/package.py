@@ -15,8 +15,8 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -27,7 +27,17 @@ from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.program import Program, ProgramError
 from hipdnn_backend.offload.program_json import from_document, to_document
 
-__all__ = ["FORMAT", "VERSION", "Package", "PackageError", "SavedPlan", "Variant", "is_package", "save_package"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "Package",
+    "PackageError",
+    "SavedPlan",
+    "Variant",
+    "is_package",
+    "save_package",
+    "whole_file",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -97,15 +107,26 @@ def save_package(path: str | os.PathLike[str], name: str, variants: Sequence[Var
     targets = [variant.target for variant in variants]
     if len(set(targets)) != len(targets):
         raise PackageError(f"model '{name}' has two variants for one target among {targets}")
+    with whole_file(path) as file:
+        _write(file, name, variants)
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to be written, which takes the place of an old one when all went well. A device or pipe is written to.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     if _is_special(path):
         with open(path, "wb") as file:
-            _write(file, name, variants)
+            yield file
         return
     final = Path(os.path.realpath(path))
     temporary = final.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
-            _write(file, name, variants)
+            yield file
         os.replace(temporary, final)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error  # not the name that nobody knows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from click.testing import CliRunner
 import fusilli_plugin
 from fusilli_plugin.cli import cli
 from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.ort_ep import context, offloading
+from fusilli_plugin.ort_ep import context, devices, offloading
 from hipdnn_backend import offload
+from iree_bridge import Device, versions
 from tests.fusilli_plugin.ort_ep.models import Model, conv_relu, reference, session, weight
 
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]
@@ -29,13 +31,14 @@ def two_groups() -> Model:
     return model.output(model.add("MatMul", first, w))
 
 
-def make(model: Model, folder: Path, *, embed: bool) -> Path:
+def make(model: Model, folder: Path, *, embed: bool, prefix: str = "") -> Path:
     source, made = folder / "model.onnx", folder / "compiled.onnx"
     source.write_bytes(model.data())
     settings = ort.SessionOptions()
     settings.add_session_config_entry("ep.context_enable", "1")
     settings.add_session_config_entry("ep.context_file_path", str(made))
     settings.add_session_config_entry("ep.context_embed_mode", "1" if embed else "0")
+    settings.add_session_config_entry("ep.context_node_name_prefix", prefix)
     settings.add_provider_for_devices(fusilli_plugin.ep_devices("cpu"), {})
     ort.InferenceSession(str(source), settings)
     return made
@@ -84,6 +87,36 @@ def test_the_code_is_looked_for_inside_the_models_folder_only(tmp_path: Path) ->
         session(onnx.load(made).SerializeToString())
 
 
+def test_the_code_is_written_into_the_models_folder_only(tmp_path: Path) -> None:
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    made = make(conv_relu(), folder, embed=False, prefix="../outside/")
+    assert [path.name for path in tmp_path.iterdir()] == ["inner"]
+    assert len(list(folder.glob("*.fusilli"))) == 1
+    feeds = conv_relu().feeds()
+    got = session(str(made)).run(None, feeds)[0]
+    np.testing.assert_allclose(got, reference(conv_relu(), feeds)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_code_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make(conv_relu(), tmp_path, embed=True)
+    here = versions.iree_version()
+    monkeypatch.setattr(versions, "iree_version", lambda: "99.1.0")
+    with pytest.raises(Exception, match=f"made by IREE {here}, this is 99.1.0; build it again"):
+        session(str(made))
+
+
+def test_onnx_runtime_is_told_whether_code_can_be_used_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device.parse("cpu")
+    text = devices.compatibility_text(device)
+    assert str(device.target) in text
+    assert devices.compatibility(text) is devices.Compatibility.OPTIMAL
+    assert devices.compatibility(text.replace(str(device.target), "gfx942")) is devices.Compatibility.UNSUPPORTED
+    assert devices.compatibility("another provider's") is devices.Compatibility.NOT_APPLICABLE
+    monkeypatch.setattr(versions, "iree_version", lambda: "99.1.0")
+    assert devices.compatibility(text) is devices.Compatibility.UNSUPPORTED
+
+
 def test_damaged_code_is_refused(tmp_path: Path) -> None:
     made = make(conv_relu(), tmp_path, embed=False)
     (code,) = tmp_path.glob("*.fusilli")
@@ -115,6 +148,16 @@ def test_a_model_is_made_without_a_session(tmp_path: Path) -> None:
         np.testing.assert_allclose(
             session(str(path), strict="1").run(None, feeds)[0], reference(model, feeds)[0], rtol=1e-5, atol=1e-6
         )
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    model = conv_relu()
+    name, variants = offload.compile_model(model.proto(), {"cpu": (FusilliEngine("cpu"),)})
+    link = tmp_path / "nothing.onnx"
+    link.symlink_to(os.devnull)
+    context.save_model(link, model.proto(), name, variants, embed=True)
+    assert link.is_char_device()
+    assert [path.name for path in tmp_path.iterdir()] == ["nothing.onnx"]
 
 
 def test_dims_that_are_not_known_cannot_be_stored(tmp_path: Path) -> None:

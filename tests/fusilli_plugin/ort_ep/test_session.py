@@ -269,6 +269,52 @@ def test_constants_go_into_the_group_and_equal_groups_are_compiled_once(monkeypa
     assert [len(each.graph.input) for each in compiled] == [1]
 
 
+def test_unsigned_constants_and_results() -> None:
+    model = Model("unsigned", np.uint8)
+    shift = model.constant("c", np.array([200, 1, 7, 0], np.uint8))
+    made = session(model.output(model.add("Add", model.input("x", 4), shift)), strict="1")
+    assert fusilli_plugin.ep_report(made).claimed == 1
+    x = np.array([50, 254, 0, 130], np.uint8)
+    assert made.run(None, {"x": x})[0].tolist() == [250, 255, 7, 130]
+
+
+def test_a_node_that_does_not_compile_leaves_the_others_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusilli_plugin.ort_ep import offloading
+
+    original = offloading._compile
+
+    def picky(model: onnx.ModelProto, *given: Any) -> Any:
+        """No engine compiles a Tanh."""
+        bad = {node.name: "no code for Tanh" for node in model.graph.node if node.op_type == "Tanh"}
+        if bad:
+            raise offloading.UncompiledError("no code for Tanh", bad, None)
+        return original(model, *given)
+
+    monkeypatch.setattr(offloading, "_compile", picky)
+    model = Model("three")
+    model.output(model.add("Relu", model.add("Tanh", model.add("Sigmoid", model.input("x", 4, 8)))))
+    made = session(model)
+    report = fusilli_plugin.ep_report(made)
+    assert {node.op_type: bool(node.group) for node in report.nodes} == {"Sigmoid": True, "Tanh": False, "Relu": True}
+    assert [node.reason for node in report.nodes if not node.group] == ["no code for Tanh"]
+    assert len(report.problems) == 1
+    check(model, made, rtol=1e-6, atol=1e-6, feeds=model.feeds())
+    with pytest.raises(Exception, match="strict.*no code for Tanh"):
+        session(model, strict="1")
+
+
+def test_an_axis_that_is_known_at_run_time_only_is_a_reason_and_no_problem() -> None:
+    """That part of CumSum is no hipDNN operation; whether it compiles is seen when it is tried."""
+    model = Model("cumsum")
+    x, axis = model.input("x", 5), model.input("axis", dtype=np.int32)
+    made = session(model.output(model.add("CumSum", x, axis, exclusive=1)), strict="1")
+    (node,) = fusilli_plugin.ep_report(made).nodes
+    assert not node.group
+    assert "no engine compiles torch.aten.cumsum" in node.reason
+    feeds = {"x": np.arange(5, dtype=F32), "axis": np.array(0, np.int32)}
+    assert made.run(None, feeds)[0].tolist() == [0, 0, 1, 3, 6]
+
+
 # ---- dims that are not known
 
 
