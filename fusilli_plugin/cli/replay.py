@@ -101,7 +101,7 @@ def _run_group(folder: Path, device: str | None, show: bool, as_json: bool) -> i
     if show:
         graphs = [str(path) for path in sorted(folder.glob("*.bin"))]
         told = "".join(f"\n  fusilli run {graph} --check" for graph in graphs)
-        text = f"{model}: a group of nodes with {len(graphs)} graphs, each of which also runs alone:{told}"
+        text = f"{model}: a group of nodes; its graphs also run alone:{told}"
         print_json({"model": str(model), "graphs": graphs}) if as_json else click.echo(text)
         return 0
     return run_model(ModelRun(path=model, device=device or Options.from_env().device, check=True), as_json)

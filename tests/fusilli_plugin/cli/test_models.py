@@ -303,7 +303,7 @@ def test_explain_of_a_node_that_hipdnn_lacks_says_why(fusilli: Fusilli, tmp_path
 
 
 def test_explain_of_a_node_that_stays_onnx(fusilli: Fusilli, tmp_path: Path) -> None:
-    node = onnx.helper.make_node("GridSample", ["x", "g"], ["y"], name="grid")
+    node = onnx.helper.make_node("GridSample", ["x", "g"], ["y"], name="grid", padding_mode="border")
     dims = {"x": [1, 1, 4, 4], "g": [1, 2, 2, 2], "y": [1, 1, 2, 2]}
     x, g, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims[name]) for name in "xgy")
     graph = onnx.helper.make_graph([node], "grid", [x, g], [y])

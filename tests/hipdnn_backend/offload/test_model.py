@@ -17,6 +17,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.ort_engine import OnnxRuntimeEngine
 from hipdnn_backend.interpreter import InputError
 from hipdnn_backend.offload import Model, compile_model, load
 from hipdnn_backend.offload.errors import OffloadError
@@ -88,6 +89,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 import numpy as np
 from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.ort_engine import OnnxRuntimeEngine
 from hipdnn_backend.offload import load
 with load(sys.argv[1], device="cpu", engines=[FusilliEngine("cpu")]) as model:
     feeds = {each.name: np.ones(each.dims, each.dtype) for each in model.inputs}
@@ -168,6 +170,22 @@ def test_no_position_reaches_outside_of_a_tensor(operator: str) -> None:
             expected = X[[row]] if operator == "Gather" else np.where(np.arange(2)[:, None] == row, feeds["u"], X)
             results = loaded.run(feeds | {"i": np.full(dims, position, np.int64)})
             np.testing.assert_array_equal(results["y"], expected)
+
+
+def test_no_sample_is_taken_outside_of_an_image() -> None:
+    """GridSample allows such positions, with the value 0 there; far from the image that is all there is."""
+    model = _small({"y": (1, 1, 1, 2)}, helper.make_node("GridSample", ["image", "g"], ["y"], "grid"))
+    model.opset_import[0].version = 20
+    for name, dims in (("image", (1, 1, 2, 3)), ("g", (1, 1, 2, 2))):
+        model.graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims))
+    feeds = {"x": X, "image": X.reshape(1, 1, 2, 3)}
+    with load(model, device="cpu", engines=[FusilliEngine("cpu"), OnnxRuntimeEngine("cpu")]) as loaded:
+        assert loaded.program.graphs[0].engine == "ONNXRUNTIME_ENGINE"
+        for far in (0.0, 2.5, -9.0, 1e6):
+            grid = np.full((1, 1, 2, 2), far, np.float32)
+            # 0 is the middle of the image: between its rows, in its middle column
+            expected = (X[0, 1] + X[1, 1]) / 2 if far == 0 else 0
+            np.testing.assert_allclose(loaded.run(feeds | {"g": grid})["y"], np.full((1, 1, 1, 2), expected), rtol=1e-6)
 
 
 def test_a_constant_that_no_memory_holds() -> None:
