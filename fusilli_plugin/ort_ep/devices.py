@@ -7,15 +7,19 @@ AMD GPUs are offered as HIP numbers them. The CPU is offered only if that was as
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep.abi import VENDOR_ID, Api, HardwareType, c_text
+from fusilli_plugin.ort_ep.memory import gpu
 from fusilli_plugin.ort_ep.options import OptionError
 from graph_api import FusilliError
+from hipdnn_backend.errors import DeviceError
 from iree_bridge import Device, Options, versions
 
 __all__ = [
@@ -27,6 +31,7 @@ __all__ = [
     "compatibility",
     "compatibility_text",
     "gpus",
+    "in_hip_order",
     "offer",
 ]
 
@@ -39,6 +44,10 @@ _GPU_MEMORY: Final = 1  # OrtMemoryInfoDeviceType
 _DEVICE_ALLOCATOR: Final = 0
 ALIGNMENT: Final = 256
 """Bytes to which device memory is aligned."""
+
+_PLACE: Final = re.compile(r"(?:([0-9a-fA-F]+):)?([0-9a-fA-F]+):([0-9a-fA-F]+)\.([0-9a-fA-F])")
+
+T = TypeVar("T")
 
 _allowed: dict[str, bool] = {}
 _kept: dict[tuple[int, int], Any] = {}  # memory infos, which ONNX Runtime refers to
@@ -114,7 +123,11 @@ def offer(api: Api, factory: int, hardware: Sequence[Any], limit: int, *, may_ad
         for device, kind in zip(hardware, kinds, strict=True)
         if kind is HardwareType.GPU and api.plain("HardwareDevice_VendorId", device) == VENDOR_ID
     ]
-    for name, device in zip(gpus(), _in_hip_order(api, theirs, len(gpus()), may_add), strict=True):
+    placed = [(_ort_place(api.pairs(api.plain("HardwareDevice_Metadata", device))), device) for device in theirs]
+    same = in_hip_order([_hip_place(name) for name in gpus()], placed)
+    for index, (name, device) in enumerate(zip(gpus(), same, strict=True)):
+        if device is None and may_add and api.version >= _VIRTUAL:
+            device = _virtual(api, index)
         if len(made) >= limit:
             _LOG.warning("%s is not offered: ONNX Runtime takes %d devices at most", name, limit)
         elif device is not None:
@@ -126,18 +139,46 @@ def offer(api: Api, factory: int, hardware: Sequence[Any], limit: int, *, may_ad
     return made[:limit]
 
 
-def _in_hip_order(api: Api, theirs: Sequence[Any], count: int, may_add: bool) -> list[Any]:
-    """For each of HIP's GPUs the device of ONNX Runtime's, one made for it, or None.
+def in_hip_order(places: Sequence[str], theirs: Sequence[tuple[str, T]]) -> list[T | None]:
+    """For each GPU of HIP's the device of ONNX Runtime's that is the same one, or None.
 
-    ONNX Runtime lists GPUs by their place on the PCI bus, which is HIP's order as well.
+    HIP numbers what HIP_VISIBLE_DEVICES lets it see, in the order that it says; only places on the PCI bus tell which
+    of all GPUs these are. Partitions of one GPU share a place: ONNX Runtime knows the first.
+
+    Args:
+        places: e.g. ``0000:c1:00.0``, "" if it is not known.
+        theirs: devices with their places.
     """
-    ordered = sorted(
-        theirs, key=lambda device: api.pairs(api.plain("HardwareDevice_Metadata", device)).get("pci_bus_id", "")
-    )
-    found: list[Any] = list(ordered[:count])
-    while len(found) < count:
-        found.append(_virtual(api, len(found)) if may_add and api.version >= _VIRTUAL else None)
+    left = [(_address(place), device) for place, device in theirs]
+    found: list[T | None] = []
+    for place in places:
+        address = _address(place)
+        at = next((i for i, (other, _) in enumerate(left) if address is not None and other == address), None)
+        found.append(None if at is None else left.pop(at)[1])
     return found
+
+
+def _address(place: str) -> tuple[int, ...] | None:
+    """Domain, bus, device and function of a place on the PCI bus."""
+    parts = _PLACE.fullmatch(place.strip())
+    return tuple(int(part or "0", 16) for part in parts.groups()) if parts else None
+
+
+def _hip_place(name: str) -> str:
+    """Where HIP says that a GPU is."""
+    try:
+        return gpu(Device.parse(name).index).pci_place()
+    except DeviceError as error:
+        _LOG.info("%s: its place on the PCI bus is not known: %s", name, error)
+        return ""
+
+
+def _ort_place(entries: Mapping[str, str]) -> str:
+    """Where ONNX Runtime says that a GPU is, in the metadata of the device. Before 1.24 it tells only its number."""
+    number = entries.get("card_idx", "")
+    if "pci_bus_id" in entries or not number.isdecimal():
+        return entries.get("pci_bus_id", "")
+    return os.path.basename(os.path.realpath(f"/sys/class/drm/card{number}/device"))
 
 
 def _virtual(api: Api, index: int) -> Any:

@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
-from ctypes import POINTER, byref, c_int, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p, create_string_buffer
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -38,6 +38,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "hipEventSynchronize": (c_void_p,),
     "hipEventDestroy": (c_void_p,),
     "hipStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+    "hipDeviceGetPCIBusId": (c_char_p, c_int, c_int),
 }
 
 
@@ -49,6 +50,16 @@ class Gpu(HipMemory):
         for name, arguments in _FUNCTIONS.items():
             function = getattr(self._hip, name)
             function.argtypes, function.restype = arguments, c_int
+
+    def pci_place(self) -> str:
+        """Where it is on the PCI bus, e.g. ``0000:c1:00.0``.
+
+        Raises:
+            DeviceError: HIP does not tell.
+        """
+        text = create_string_buffer(64)
+        self._call("hipDeviceGetPCIBusId", text, len(text), self.device)
+        return text.value.decode(errors="replace")
 
     def take(self, size: int) -> int:
         """The address of new memory, which `free` gives back.

@@ -172,6 +172,12 @@ EXPORT int hipDeviceGetName(char* out, int size, int device) {
   return OK;
 }
 
+EXPORT int hipDeviceGetPCIBusId(char* out, int size, int device) {
+  if (device < 0 || device >= device_count()) return INVALID_DEVICE;
+  snprintf(out, (size_t)size, "0000:%02x:00.0", 3 + device);
+  return OK;
+}
+
 EXPORT int hipDeviceGetUuid(void* out, int device) {
   memset(out, 0xA0 + device, 16);
   return OK;
