@@ -310,7 +310,7 @@ def _ports(node: str, tensors: Sequence[WireTensor], given: Sequence[Any]) -> tu
         if dtype is None or size != dtype.itemsize:
             reason = f"tensor '{tensor.name}' is of type {dtype or tensor.data_type}, the nodes have {each.type} there"
             raise NotSupportedError(node, "dtype", reason)
-        if tuple(each.shape) != tensor.dims:
+        if not _fits(tensor.dims, each.shape):
             reason = f"tensor '{tensor.name}' has dims {tensor.dims}, the nodes have {each.shape} there"
             raise NotSupportedError(node, "dims", reason)
         if tensor.strides != _packed(tensor.dims):
@@ -318,6 +318,12 @@ def _ports(node: str, tensors: Sequence[WireTensor], given: Sequence[Any]) -> tu
             raise NotSupportedError(node, "strides", reason)
         ports.append(_Port(each.name, element, tensor.dims, size * math.prod(tensor.dims), tensor.uid))
     return tuple(ports)
+
+
+def _fits(dims: Sequence[int], known: Sequence[Any]) -> bool:
+    """Whether dims are those that ONNX Runtime knows; what it has a name for or nothing, a run finds out."""
+    pairs = zip(dims, known, strict=True) if len(dims) == len(known) else [(0, 1)]
+    return all(dim == other or not isinstance(other, int) for dim, other in pairs)
 
 
 def _packed(dims: Sequence[int]) -> tuple[int, ...]:

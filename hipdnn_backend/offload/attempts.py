@@ -17,7 +17,6 @@ from hipdnn_backend.offload.frontend.imported import Imported
 from hipdnn_backend.offload.passes.graph_to_executable import NotCompiledError, Uncompiled
 from hipdnn_backend.offload.report import Split
 from hipdnn_backend.offload.session import OffloadOptions
-from hipdnn_backend.offload.to_wire.onnx_model import NOT_TAKEN
 
 __all__ = ["Attempt", "offload_model"]
 
@@ -89,7 +88,7 @@ def offload_model(
             refused = [each for each in failure.failures if not imported.opaque.keys().isdisjoint(each.nodes)]
             if refused:
                 _forget(error)
-                raise _refused(refused[0], imported.opaque, first) from failure
+                raise _refused(refused[0], imported.opaque, last, first) from failure
             new = _new(failure, left, last) if has_fallback else {}
             if not new:
                 raise
@@ -118,9 +117,11 @@ def _new(failure: NotCompiledError, left: Mapping[str, Any], last: Collection[st
     }
 
 
-def _refused(failure: Uncompiled, opaque: Mapping[str, str], first: PassError | None) -> OffloadError:
-    """What went wrong with nodes that no engine takes as ONNX either."""
-    said = (f"{who}: {each.reason}" for who, each in failure.declined.items() if each.rule != NOT_TAKEN)
+def _refused(
+    failure: Uncompiled, opaque: Mapping[str, str], last: Collection[str], first: PassError | None
+) -> OffloadError:
+    """What went wrong with nodes that the last engines do not take as ONNX either."""
+    said = (f"{who or 'translation'}: {each.reason}" for who, each in failure.declined.items() if who in {"", *last})
     why = f"as ONNX nodes: {'; '.join(said)}"
     if first is not None:
         return PassError(first.pass_name, f"{first.diagnostics}; {why}", first.reproducer)

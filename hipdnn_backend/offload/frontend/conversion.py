@@ -103,6 +103,8 @@ def _typed(graph: Graph, lifted: Sequence[str]) -> onnx.ModelProto:
     """The model with the types of all tensors, which the importer needs."""
     model = graph.to_proto(lifted)
     model.graph.name = "main"
+    for node in model.graph.node:
+        _name_bodies(node, node.name)
     for name, type_ in graph.types.items():
         dims = None if type_.dims is None else [dim if isinstance(dim, int) else None for dim in type_.dims]
         model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, type_.element, dims))
@@ -114,6 +116,14 @@ def _typed(graph: Graph, lifted: Sequence[str]) -> onnx.ModelProto:
         dims = [dim if isinstance(dim, int) else None for dim in type_.dims]
         model.graph.output.append(onnx.helper.make_tensor_value_info(output.value, type_.element, dims))
     return model
+
+
+def _name_bodies(node: onnx.NodeProto, name: str) -> None:
+    """What is said of a node in a body is said of the node that has the body."""
+    for body in subgraphs(node):
+        for inner in body.node:
+            inner.name = name
+            _name_bodies(inner, name)
 
 
 def complaints(error: Any) -> Iterator[tuple[str, str]]:

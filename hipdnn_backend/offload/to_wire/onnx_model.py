@@ -18,16 +18,15 @@ from hipdnn_backend.offload.to_wire.views import packed
 from hipdnn_backend.onnx_op import ONNX_OP, OPERATOR
 from hipdnn_backend.wire import CustomOpAttributes, DataType, WireGraph, WireNode, WireTensor
 
-__all__ = ["NOT_TAKEN", "not_taken", "translate_onnx"]
+__all__ = ["not_taken", "translate_onnx"]
 
-NOT_TAKEN: Final = "not-taken"
-"""Rule of an answer that was given before nodes were left ONNX."""
+_NOT_TAKEN: Final = "not-taken"  # rule of an answer that was given before nodes were left ONNX
 
 
 def not_taken(ops: Sequence[Any]) -> dict[str, Support]:
     """Who did not take the nodes that a ``hipdnn.onnx`` carries, if there is one among the operations, and why."""
     return {
-        who: Support.no(why, node=location_name(op.location), rule=NOT_TAKEN)
+        who: Support.no(why, node=location_name(op.location), rule=_NOT_TAKEN)
         for op in ops
         if Op(op).name == OPERATOR
         for who, why in json.loads(ir.StringAttr(op.attributes["hipdnn.reasons"]).value).items()

@@ -179,6 +179,25 @@ def test_bodies_take_what_they_read_along() -> None:
     np.testing.assert_allclose(np.tanh(ort(alone, {"x": x, "outer": x.max(0)})[0]), expected, rtol=1e-6)
 
 
+def test_a_node_in_a_body_takes_the_whole_along() -> None:
+    """An If with a branch that is not converted; who reads about it reads of the If."""
+    to = helper.make_tensor_value_info("out", TensorProto.FLOAT, (3, 4))
+    strange = helper.make_graph([helper.make_node("CumProd", ["x", "axis"], ["out"])], "then", [], [to])
+    plain = helper.make_graph([helper.make_node("Neg", ["x"], ["out"])], "else", [], [to])
+    nodes = (
+        _node("ReduceMax", "x", "largest", keepdims=0),
+        _node("Greater", "largest one", "is_large"),
+        _node("If", "is_large", "y", "either", then_branch=strange, else_branch=plain),
+    )
+    model = _model(*nodes, constants={"one": np.array(1, np.float32), "axis": np.array(0)})
+    model.opset_import[0].version = 26
+    with pytest.raises(UnsupportedNodeError) as caught:
+        load(model)
+    assert caught.value.node == "either"
+    ((nodes_of, alone, _),) = _carried(load(model, strict=False))
+    assert (nodes_of, _names(alone)) == ({"either"}, ["either"])
+
+
 def test_weights_stay_outside_of_it() -> None:
     constants = {"w": np.ones((4, 400), np.float32), "small": np.ones(400, np.float32)}
     model = _model(_node("Gemm", "x w small", "a"), _node("Tanh", "a", "y"), y=(3, 400), constants=constants)
