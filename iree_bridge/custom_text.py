@@ -48,7 +48,11 @@ _OPERATIONS = re.compile(
     r"|(?:arith|math|linalg|tensor|iree_linalg_ext)\.\w+",
     re.ASCII,
 )
-_REFUSED_OPERATIONS = frozenset({"torch.constant.device"})
+_REFUSED_OPERATIONS = {
+    "torch.constant.device": "tensors have no device of their own",
+    # its lowering reads at positions outside the image, which are allowed
+    "torch.aten.grid_sampler": "compiled code would read outside the image for positions outside of it",
+}
 _TYPES = re.compile(
     r"!torch\.(?:vtensor|int|float|bool|none|str|list|optional|number|q[us]?int8|qint(?:16|32))", re.ASCII
 )
@@ -221,7 +225,9 @@ def _check_token(kind: str, token: str, before: str) -> None:
         raise CustomTextError("attribute", f"attribute {token} is refused; allowed are those of arith and linalg")
     if kind == "shape" and not _SHAPE.fullmatch(token):
         raise CustomTextError("dialect", f"shape {token[:40]} has no known element type")
-    if kind == "word" and "." in token and (not _OPERATIONS.fullmatch(token) or token in _REFUSED_OPERATIONS):
+    if kind == "word" and token in _REFUSED_OPERATIONS:
+        raise CustomTextError("dialect", f"operation {token} is refused: {_REFUSED_OPERATIONS[token]}")
+    if kind == "word" and "." in token and not _OPERATIONS.fullmatch(token):
         raise CustomTextError(
             "dialect",
             f"operation {token} is refused; allowed are torch.aten, torch.prims, torch.constant, arith, math, linalg, "

@@ -39,6 +39,14 @@ def test_refused_texts_say_why(name: str) -> None:
     assert str(caught.value)
 
 
+def test_an_operation_that_reads_outside_of_its_image_is_refused() -> None:
+    text = ADD.replace(
+        "%one =", "%g = torch.aten.grid_sampler %a, %b : {IN0_TYPE}, {IN1_TYPE} -> {OUT0_TYPE}\n  %one ="
+    )
+    with pytest.raises(CustomTextError, match="grid_sampler is refused: compiled code would read outside the image"):
+        checked_text(node(text), "f")
+
+
 def test_a_name_cannot_be_passed_through_a_placeholder() -> None:
     with pytest.raises(CustomTextError, match="symbol @f"):
         checked_text(node(ADD.replace("torch.constant.int 1", "torch.constant.int 1 @{FUNC_NAME}")), "f")

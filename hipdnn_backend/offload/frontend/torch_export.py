@@ -24,7 +24,7 @@ _KNOWN_WRITES = {"aten.detach_.default"}
 _DECOMPOSED = {
     *("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"),
     *("aten.upsample_bilinear2d.vec", "aten.upsample_bicubic2d.vec", "aten.upsample_trilinear3d.vec"),
-    *("aten.upsample_linear1d.vec", "aten.grid_sampler_2d.default", "aten.im2col.default"),
+    *("aten.upsample_linear1d.vec", "aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.im2col.default"),
 }
 """Operators that torch-mlir does not know or compile, and that PyTorch has a decomposition for."""
 
@@ -111,11 +111,17 @@ def _functional(torch: Any, program: Any) -> Any:
     def batch_norm(x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float) -> Any:
         return aten.native_batch_norm(x, weight, bias, mean, variance, False, momentum, epsilon)
 
+    def grid_sampler(x: Any, grid: Any, mode: int, padding: int, align_corners: bool) -> Any:
+        return aten.grid_sampler_2d(x, grid, mode, padding, align_corners)
+
+    if aten.grid_sampler.default in lacking:
+        lacking.append(aten.grid_sampler_2d.default)
     try:
         from torch._decomp import get_decompositions
 
         table = {
             **get_decompositions(lacking),
+            aten.grid_sampler.default: grid_sampler,
             aten._native_batch_norm_legit_no_training.default: batch_norm,
             aten._unsafe_index.Tensor: aten.index.Tensor,
         }

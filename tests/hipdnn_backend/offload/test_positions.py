@@ -61,3 +61,21 @@ def test_positions_stay_inside(name: str) -> None:
         np.testing.assert_array_equal(y, expected(valid))
         (y,) = model.run({x: X, i: FAR}).values()
         np.testing.assert_array_equal(y, expected(np.clip(FAR, 0, size - 1)))
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+def test_samples_of_an_image_stay_inside(padding: str) -> None:
+    """Positions outside the image are allowed here, and PyTorch says what is there."""
+
+    class Sampling(torch.nn.Module):
+        def forward(self, x: Any, grid: Any) -> Any:
+            return torch.nn.functional.grid_sample(x, grid, padding_mode=padding, align_corners=False)
+
+    image = torch.from_numpy(X.reshape(1, 1, ROWS, COLUMNS))
+    chance = torch.Generator().manual_seed(0)
+    near = torch.rand(1, 2, 3, 2, generator=chance) * 2 - 1
+    with load(Sampling(), device="cpu", example=(image, near)) as model:
+        x, grid = (tensor.name for tensor in model.inputs)
+        for scale in (1.0, 5.0, 1e6):
+            (y,) = model.run({x: image.numpy(), grid: (near * scale).numpy()}).values()
+            np.testing.assert_allclose(y, Sampling()(image, near * scale).numpy(), rtol=1e-5, atol=1e-5)

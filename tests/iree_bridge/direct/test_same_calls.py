@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -24,8 +26,8 @@ TARGET = Target.parse("gfx942")
 SAMPLE = ("conv_bias_relu_f16_nhwc", "wgrad_f16_nchw", "layernorm_f16")
 
 
-def compare(folder: Path, graphs: Iterable[tuple[str, Graph]]) -> str:
-    """Compiles the graphs, and lets a process launch each both ways; what it printed."""
+def compare(folder: Path, graphs: Iterable[tuple[str, Graph]]) -> list[str]:
+    """Compiles the graphs, and lets a process launch each both ways; which of them could not be recorded."""
     library = standin.build(folder / "hip")
     pairs = folder / "pairs"
     pairs.mkdir()
@@ -40,25 +42,29 @@ def compare(folder: Path, graphs: Iterable[tuple[str, Graph]]) -> str:
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     assert done.stdout.endswith("fine\n")
-    return done.stdout
+    told = re.search(r"^unrecordable (\[.*?\]) kinds", done.stdout, re.MULTILINE)
+    assert told is not None, done.stdout
+    return ast.literal_eval(told[1])
 
 
 def test_of_a_sample(tmp_path: Path) -> None:
     names = [name for name in SAMPLE if name in GRAPHS]
     assert names
-    assert "unrecordable []" in compare(tmp_path, [(name, GRAPHS[name]()) for name in names])
+    assert compare(tmp_path, [(name, GRAPHS[name]()) for name in names]) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_of_all_watched_graphs(tmp_path: Path) -> None:
-    assert "unrecordable []" in compare(tmp_path, [(name, build()) for name, build in GRAPHS.items()])
+    assert compare(tmp_path, [(name, build()) for name, build in GRAPHS.items()]) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_of_cases_of_all_families(tmp_path: Path) -> None:
-    graphs = [case.build().validate() for _, case in all_cases()[::9]]
-    served = [graph for graph in graphs if support(graph, TARGET)]
+    cases = {f"{family}-{case.name}": case.build().validate() for family, case in all_cases()[::9]}
+    served = {name: graph for name, graph in cases.items() if support(graph, TARGET)}
     assert len(served) > 30
-    compare(tmp_path, [(f"{index:03}", graph) for index, graph in enumerate(served)])
+    left = compare(tmp_path, served.items())
+    # Code with tensor constants goes to IREE's driver; most graphs have none.
+    assert len(left) * 20 < len(served), left

@@ -62,11 +62,3 @@ def _is_bounded(b: Builder, indices: str, sizes: np.ndarray) -> bool:
     if low is None:
         return False
     return bool(all(((-sizes <= bound) & (bound < sizes)).all() for bound in (low, high)))
-
-
-@rewrites("GridSample")
-def _grid(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    if b.given.get("padding_mode", "zeros") != "zeros":
-        return None  # not converted anyway
-    # Positions outside the image are allowed. torch-mlir's lowering reads there, and multiplies what it finds by 0.
-    raise b.unsupported("positions", "compiled code would read outside the image for positions outside of it")
