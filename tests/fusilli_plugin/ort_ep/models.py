@@ -99,6 +99,23 @@ def reference(model: Model, feeds: Mapping[str, Array]) -> list[Any]:
     return made.run(None, dict(feeds))
 
 
+def check(model: Model, made: Any, tolerance: float, feeds: Mapping[str, Array] | None = None) -> None:
+    """Run a session and compare all elements with the CPU provider's.
+
+    Args:
+        model: of the session.
+        made: the session.
+        tolerance: relative to the element, and to the root of the mean square of the output (at least 1).
+        feeds: default: the model's.
+    """
+    feeds = model.feeds() if feeds is None else feeds
+    for got, want in zip(made.run(None, dict(feeds)), reference(model, feeds), strict=True):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        wide = want.astype(np.float64)
+        size = max(1.0, float(np.sqrt(np.mean(wide**2)))) if wide.size else 1.0
+        np.testing.assert_allclose(got.astype(np.float64), wide, rtol=tolerance, atol=tolerance * size)
+
+
 def weight(seed: int, *dims: int, dtype: Any = np.float32) -> Array:
     return (np.random.default_rng(seed).standard_normal(dims) / max(np.prod(dims[1:]), 1) ** 0.5).astype(dtype)
 
