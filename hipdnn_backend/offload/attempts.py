@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import onnx
 
@@ -19,6 +20,8 @@ from hipdnn_backend.offload.report import Split
 from hipdnn_backend.offload.session import OffloadOptions
 
 __all__ = ["Attempt", "offload_model"]
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ def offload_model(
         except PassError as error:
             failure = error.__cause__
             if not isinstance(failure, NotCompiledError):
+                _forget(first)
                 raise
             refused = [each for each in failure.failures if not imported.opaque.keys().isdisjoint(each.nodes)]
             if refused:
@@ -91,16 +95,16 @@ def offload_model(
                 raise _refused(refused[0], imported.opaque, last, first) from failure
             new = _new(failure, left, last) if has_fallback else {}
             if not new:
+                _forget(first)
                 raise
-            if first is not None:
-                _forget(error)
+            _forget(error if first is not None else None)
             first = first or error
             left.update(new)
             splits += [split for split in failure.splits if new.keys() & set(split.nodes)]
         else:
-            if first is not None:
-                _forget(first)
+            _forget(first)
             offloaded.report.splits[:0] = splits
+            _tell(imported, offloaded)
             return Attempt(imported, offloaded, seconds)
         finally:
             seconds["import"] += middle - start
@@ -129,7 +133,17 @@ def _refused(
     return ModelError(node, "unsupported-operator", f"{opaque[node]}; {why}")
 
 
-def _forget(error: PassError) -> None:
-    """The reproducer of a failure that is not reported."""
-    if error.reproducer is not None:
+def _tell(imported: Imported, offloaded: pipeline.Offloaded) -> None:
+    for graph in offloaded.graphs.values():
+        if is_fallback(graph.engine):
+            why = next((imported.opaque[node] for node in graph.nodes if node in imported.opaque), "")
+            _LOG.warning(
+                "model '%s': %s stays ONNX and is run by %s, because: %s",
+                imported.name, ", ".join(graph.nodes), graph.engine.name, why,
+            )  # fmt: skip
+
+
+def _forget(error: PassError | None) -> None:
+    """Removes the reproducer of a failure that is not reported."""
+    if error is not None and error.reproducer is not None:
         error.reproducer.unlink(missing_ok=True)

@@ -126,7 +126,7 @@ def test_results_are_onnxruntime_s(case: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "an attempt that failed leaves nothing if the next one succeeds"
 
 
-def test_each_step_is_told() -> None:
+def test_each_step_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with load(REGIONS, engines=ENGINES) as model:
         graph = next(each for each in model.about["graphs"].values() if each["engine"] == LAST)
         steps = [(step["nodes"], step["engine"], step["action"]) for step in model.about["splits"]]
@@ -139,6 +139,9 @@ def test_each_step_is_told() -> None:
         (step,) = model.about["splits"]
     assert (step["nodes"], step["engine"], step["action"]) == (["b"], "front end", f"left to {LAST}")
     assert step["reason"].startswith("GridSample of a [1, 3, 8, 8], g [1, 4, 4, 2] is not supported")
+    first, second = (record.getMessage() for record in caplog.records if record.name.endswith("attempts"))
+    assert first.startswith(f"model 'model': b stays ONNX and is run by {LAST}, because: {OURS}: custom operation")
+    assert second.startswith(f"model 'model': b stays ONNX and is run by {LAST}, because: GridSample of a")
 
 
 def test_it_is_among_the_engines_of_this_process() -> None:
