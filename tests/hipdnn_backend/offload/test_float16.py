@@ -26,14 +26,6 @@ SMALL: dict[str, Make] = {
     "bert": lambda: onnx_models.bert_layer("float16", hidden=64, heads=4, sequence=16),
     "resnet": lambda: onnx_models.resnet50("float16", size=32, width=8, blocks=(1,), classes=10),
 }
-LARGE: dict[str, Make] = {
-    "resnet50": lambda: onnx_models.resnet50("float16"),
-    "mobilenet_v2": lambda: onnx_models.mobilenet_v2("float16"),
-    "unet": lambda: onnx_models.unet("float16"),
-    "bert": lambda: onnx_models.bert_layer("float16"),
-    "llama": lambda: onnx_models.llama_block("float16"),
-    "llama with operators of opset 23": lambda: onnx_models.llama_block("float16", opset=23),
-}
 
 
 class Twins:
@@ -74,9 +66,9 @@ def test_small_models(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", onnx_models.WHOLE)
 def test_models(name: str) -> None:
-    _check(LARGE[name])
+    _check(lambda: onnx_models.WHOLE[name]("float16"))
 
 
 def test_the_tolerance() -> None:
