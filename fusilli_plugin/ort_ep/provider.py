@@ -31,6 +31,7 @@ __all__ = ["Provider", "StrictError"]
 
 _LOG: Final = logging.getLogger(__name__)
 _MAX_ROUNDS: Final = 64
+_OPSET: Final = "opset"  # what the front end calls a model of another version of ONNX than it knows
 _BODIES: Final = 24  # version of ONNX Runtime from which on more than one graph of a session may have compiled nodes
 # What a named or unnamed dim is taken for while nodes are claimed. Different, so that none is confused with another.
 _PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
@@ -126,9 +127,10 @@ class Provider:
             except ModelError as error:
                 # without the node at fault the others may still do
                 index = _at_fault(graph, error.node, chosen)
-                if index is None:
+                if index is None and error.rule != _OPSET:
                     raise
-                refused[index] = f"{error.reason} [{error.rule}]"
+                faults = chosen if index is None else [index]
+                refused.update(dict.fromkeys(faults, f"{error.reason} [{error.rule}]"))
                 continue
             verdicts = {index: found[node_name(index)] for index in chosen}
             return verdicts | {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}

@@ -34,6 +34,8 @@ _FATAL = {
 }
 """Operators whose conversion ends the process → why there is none."""
 
+_UNTYPED = "what a body of it gives has no known type, for which torch-mlir has no conversion"
+
 _LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
 
 
@@ -57,6 +59,9 @@ def to_torch(graph: Graph, lifted: Sequence[str], context: Any) -> tuple[Any, di
     if fatal:
         return None, fatal
     model = _typed(graph, lifted)
+    untyped = {node.name: _UNTYPED for node in model.graph.node if _gives_untyped(node)}
+    if untyped:
+        return None, untyped
     info = onnx_importer.ModelInfo(
         model, config=onnx_importer.Config(function_expansion_allowlists_by_domain={"": set()})
     )
@@ -92,6 +97,12 @@ def _check_elements(graph: Graph) -> None:
         if type_ is not None and type_.element not in _ELEMENTS:
             kind = onnx.TensorProto.DataType.Name(type_.element)
             raise ModelError(name, "element-type", f"its elements are of type {kind}, which the torch dialect lacks")
+
+
+def _gives_untyped(node: onnx.NodeProto) -> bool:
+    """Whether the body of a node has a result without a type: the conversion of such a body ends the process."""
+    bodies = (body for attribute in node.attribute for body in (attribute.g, *attribute.graphs))
+    return any(output.type.WhichOneof("value") is None for body in bodies for output in body.output)
 
 
 def clean(module: Any) -> None:
