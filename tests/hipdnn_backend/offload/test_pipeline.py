@@ -49,10 +49,10 @@ def test_ir_that_a_pass_breaks_is_blamed_on_it(tmp_path: Path) -> None:
         first, second, *_ = function.regions[0].blocks[0].operations
         second.operation.move_before(first.operation)
 
-    text = """func.func @main(%x: !torch.vtensor<[4],f32>) {
+    text = """func.func @main(%x: !torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32> {
       %0 = torch.aten.relu %x : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
       %1 = torch.aten.relu %0 : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
-      return }"""
+      return %1 : !torch.vtensor<[4],f32> }"""
     passes = [PASSES["cse"], pipeline.Pass("Breaks", "breaks", breaks)]
     with pytest.raises(PassError, match=r"(?s)pass breaks failed.*does not dominate") as caught:
         run_passes(parsed(text), passes, Session(options=OffloadOptions(reproducers=tmp_path)))
