@@ -419,7 +419,8 @@ static status_t* ep_set_dynamic_options(void* this, const char* const* keys, con
 static const char* ep_get_compatibility(void* this, const void* graph) {
   (void)graph;
   const ep_t* ep = this;
-  return python_alive() ? (const char*)ort.compatibility_text(ep->id) : NULL;
+  const char* text = python_alive() ? (const char*)ort.compatibility_text(ep->id) : NULL;
+  return text ? text : "";  // ONNX Runtime makes a string of it without a look
 }
 
 static status_t* factory_create_ep(void* this, const void* const* devices, const void* const* metadata, size_t count,

@@ -133,6 +133,12 @@ def failures(hip: Standin) -> None:
             right(made)
         hip.take()
         right(made)
+    for call, text in (("stream_create", "hipStreamCreate"), ("malloc", "[Aa]lloc|memory")):
+        hip.fail(call, 2)
+        with pytest.raises(Exception, match=text):
+            right(on_gpu())
+        hip.take()
+        right(on_gpu())
 
 
 SCENARIOS: dict[str, Callable[[Standin], None]] = {

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -197,6 +198,14 @@ def errors_everywhere() -> None:
     def make() -> object:
         return session(add())
 
+    def make_context() -> object:
+        with tempfile.TemporaryDirectory() as folder:
+            settings = ort.SessionOptions()
+            settings.add_session_config_entry("ep.context_enable", "1")
+            settings.add_session_config_entry("ep.context_file_path", f"{folder}/compiled.onnx")
+            settings.add_provider_for_devices(fusilli_plugin.ep_devices("cpu"), {})
+            return ort.InferenceSession(add().data(), settings, enable_fallback=0)
+
     made, model = session(add()), conv_relu(batch="n")
     by_shape = partial(session(model).run, None, model.feeds(0, {"n": 1}))
     during(nodes.ShapePlan, "run", by_shape, raises=True)
@@ -208,6 +217,8 @@ def errors_everywhere() -> None:
     during(provider.Provider, "capability", make, raises=False)
     during(provider.Provider, "close", make, raises=False)
     during(nodes.CompiledNode, "close", make, raises=False)
+    during(provider.Provider, "context_nodes", make_context, raises=True)
+    during(provider.Provider, "compatibility_text", make_context, raises=False)
     during(provider, "engines_for", make, raises=True)
     during(devices, "chosen", make, raises=True)
     del made, by_shape
