@@ -225,8 +225,7 @@ class FusilliEngine:
         """
         with as_engine_error("for_target"):
             chosen = Target.parse(target)
-            device = {"rocm": "hip", "cuda": "cuda"}.get(chosen.backend, "cpu")
-            return FusilliEngine(device, options=replace(self.options, claim="all"), target=chosen)
+            return FusilliEngine(chosen.device, options=replace(self.options, claim="all"), target=chosen)
 
     # ---- hipdnn_backend.engine.Engine
 

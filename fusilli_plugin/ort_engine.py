@@ -168,8 +168,7 @@ class OnnxRuntimeEngine:
         """
         with as_engine_error("for_target"):
             chosen = Target.parse(target)
-            device = {"rocm": "hip", "cuda": "cuda"}.get(chosen.backend, "cpu")
-            return OnnxRuntimeEngine(device, target=chosen)
+            return OnnxRuntimeEngine(chosen.device, target=chosen)
 
     # ---- hipdnn_backend.engine.Engine
 

@@ -122,6 +122,11 @@ class Target:
         """True for the ROCm and CUDA targets."""
         return self.backend != "llvm-cpu"
 
+    @property
+    def device(self) -> str:
+        """Name of a device that such code runs on: ``hip``, ``cuda`` or ``cpu``."""
+        return {"rocm": "hip", "cuda": "cuda"}.get(self.backend, "cpu")
+
     def flags(self) -> tuple[str, ...]:
         """The compiler flags of this target, in order."""
         if self.backend == "rocm":

@@ -114,7 +114,7 @@ def _our_engine(device: str | None, target: str | None) -> FusilliEngine:
     if not options.claim:
         # What is left to others by default depends on a self-test of the device, which is not here.
         options = replace(options, claim="all")
-    return FusilliEngine({"rocm": "hip", "cuda": "cuda"}.get(chosen.backend, "cpu"), target=chosen, options=options)
+    return FusilliEngine(chosen.device, target=chosen, options=options)
 
 
 def _selected(host: Host, graph: bytes, preferred: str | None) -> Selection:
