@@ -6,12 +6,13 @@ place that an exception reaches; none crosses into C.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fusilli_plugin import __version__
 from fusilli_plugin._link import ffi
@@ -74,6 +75,8 @@ def attach(address: int) -> None:
         plugin = Plugin(link, replace(options, engine_name=name))
         _attached.extend([link, plugin, _connect_log(link), *_fill(link, plugin)])
         _detach_at_exit(link)
+        if link.owns_interpreter:
+            gc.freeze()  # what was imported stays for ever: no collection has to look at it
         link.attached = 1
 
 
@@ -155,8 +158,7 @@ def _set_log_severity(severity: int) -> None:
             logger.setLevel(level)
 
 
-@dataclass(frozen=True)
-class _Context:
+class _Context(NamedTuple):
     """What an execution context pointer stands for."""
 
     engine: FusilliEngine

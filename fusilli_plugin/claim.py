@@ -9,9 +9,8 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fusilli_plugin.errors import BadParamError
 from graph_api import DataType, Graph, Node, PointwiseMode, Support
@@ -37,8 +36,7 @@ _STANDALONE: Final = frozenset({
 _MAX_EPILOGUE: Final = 3
 
 
-@dataclass(frozen=True)
-class _Rule:
+class _Rule(NamedTuple):
     """A line of a file of rules: patterns that a node must match, and what happens then."""
 
     op: str
@@ -55,8 +53,7 @@ class _Rule:
         )
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A policy.
 
     Attributes:

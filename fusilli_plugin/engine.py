@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from fusilli_plugin import claim, quarantine
 from fusilli_plugin.envelope import seal, unseal
@@ -69,8 +69,7 @@ class _Memo(Generic[K, V]):
             self._kept.pop(key, None)
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     """What is known of a graph's bytes: the graph and why it is declined, if it is for good."""
 
     graph: Graph | None

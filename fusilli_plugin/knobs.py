@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from fusilli_plugin.errors import BadParamError
 from hipdnn_backend.wire import EngineConfig, IntConstraint, Knob, KnobValue
@@ -21,8 +20,7 @@ _SPLIT: Final = "fusilli.split_reduction"
 _LEVEL: Final = "fusilli.opt_level"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """The knobs of one plan.
 
     Attributes:
@@ -59,7 +57,7 @@ def settings_of(config: EngineConfig, target: Target) -> Settings:
         if applies(target):
             settings = apply(settings, value)
     # Sorted, so that the order of the settings makes no other key.
-    return replace(settings, flags=tuple(sorted(settings.flags)))
+    return settings._replace(flags=tuple(sorted(settings.flags)))
 
 
 def _checked(knob: Knob, value: KnobValue) -> int:
@@ -80,7 +78,7 @@ def _choices(name: str, description: str, default: int, values: tuple[int, ...])
 
 
 def _limit(settings: Settings, value: int) -> Settings:
-    return replace(settings, workspace_limit=value)
+    return settings._replace(workspace_limit=value)
 
 
 def _deterministic(settings: Settings, _: int) -> Settings:
@@ -90,12 +88,12 @@ def _deterministic(settings: Settings, _: int) -> Settings:
 
 def _split(settings: Settings, value: int) -> Settings:
     flag = () if value else ("--iree-dispatch-creation-enable-split-reduction=false",)
-    return replace(settings, flags=(*settings.flags, *flag))
+    return settings._replace(flags=(*settings.flags, *flag))
 
 
 def _level(settings: Settings, value: int) -> Settings:
     flag = () if value == 3 else (f"--iree-opt-level=O{value}",)
-    return replace(settings, flags=(*settings.flags, *flag))
+    return settings._replace(flags=(*settings.flags, *flag))
 
 
 _Apply = Callable[[Settings, int], Settings]

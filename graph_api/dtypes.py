@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
 
 from graph_api.errors import GraphError
@@ -36,18 +36,27 @@ class DataType(Enum):
     @property
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype of values (``ml_dtypes`` supplies bfloat16, the 8-bit floats and INT4, a byte each there)."""
-        return _NUMPY[self]
+        return _numpy(_NUMPY[self])
 
     @property
     def bits(self) -> int:
         """Bits of one element in the memory of a tensor: 4 for INT4, of which two share a byte."""
-        return 4 if self is DataType.INT4 else 8 * _NUMPY[self].itemsize
+        return 4 if self is DataType.INT4 else 8 * self.numpy.itemsize
 
     @property
     def range(self) -> tuple[int, int]:
         """Least and greatest value of an integer type."""
-        info = ml_dtypes.iinfo(_NUMPY[self])
+        import ml_dtypes
+
+        info = ml_dtypes.iinfo(self.numpy)
         return int(info.min), int(info.max)
+
+    @property
+    def finfo(self) -> Any:
+        """``numpy.finfo`` of a floating-point type."""
+        import ml_dtypes
+
+        return cast("Any", ml_dtypes.finfo(self.numpy))  # its types are incomplete
 
     def nbytes(self, elements: int) -> int:
         """Bytes of ``elements`` consecutive elements, the last byte being full or not."""
@@ -75,32 +84,31 @@ class DataType(Enum):
         Raises:
             GraphError: numpy does not know the dtype, or the graph API does not.
         """
-        try:
-            found = None if dtype is None else _FROM_NUMPY.get(np.dtype(dtype))  # type: ignore[call-overload]
-        except TypeError:
-            found = None
-        if found is None:
-            known = ", ".join(str(known) for known in _FROM_NUMPY)
+        asked = _dtype_of(dtype)
+        found = None if asked is None else _FROM_NUMPY.get(asked.name)
+        if found is None or found.numpy != asked:  # another byte order has the same name
+            known = ", ".join(_FROM_NUMPY)
             raise GraphError(f"numpy dtype {dtype} has no DataType; known are {known}")
         return found
 
 
-_NUMPY: dict[DataType, np.dtype[Any]] = {
-    DataType.FLOAT: np.dtype(np.float32),
-    DataType.HALF: np.dtype(np.float16),
-    DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
-    DataType.DOUBLE: np.dtype(np.float64),
-    DataType.UINT8: np.dtype(np.uint8),
-    DataType.INT8: np.dtype(np.int8),
-    DataType.INT4: np.dtype(ml_dtypes.int4),
-    DataType.INT32: np.dtype(np.int32),
-    DataType.INT64: np.dtype(np.int64),
-    DataType.BOOLEAN: np.dtype(np.bool_),
-    DataType.FP8_E4M3: np.dtype(ml_dtypes.float8_e4m3fn),
-    DataType.FP8_E5M2: np.dtype(ml_dtypes.float8_e5m2),
-    DataType.FP8_E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+_NUMPY: dict[DataType, str] = {
+    DataType.FLOAT: "float32",
+    DataType.HALF: "float16",
+    DataType.BFLOAT16: "bfloat16",
+    DataType.DOUBLE: "float64",
+    DataType.UINT8: "uint8",
+    DataType.INT8: "int8",
+    DataType.INT4: "int4",
+    DataType.INT32: "int32",
+    DataType.INT64: "int64",
+    DataType.BOOLEAN: "bool",
+    DataType.FP8_E4M3: "float8_e4m3fn",
+    DataType.FP8_E5M2: "float8_e5m2",
+    DataType.FP8_E8M0: "float8_e8m0fnu",
 }
-_FROM_NUMPY = {dtype: name for name, dtype in _NUMPY.items()}
+_OF_ML_DTYPES = frozenset({"bfloat16", "int4", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"})
+_FROM_NUMPY = {name: data_type for data_type, name in _NUMPY.items()}
 _EPS = {
     DataType.FLOAT: 2.0**-23,
     DataType.HALF: 2.0**-10,
@@ -110,3 +118,22 @@ _EPS = {
     DataType.FP8_E5M2: 2.0**-2,
     DataType.FP8_E8M0: 1.0,
 }
+
+
+@cache
+def _numpy(name: str) -> np.dtype[Any]:
+    if name not in _OF_ML_DTYPES:
+        return np.dtype(name)
+    import ml_dtypes  # few graphs need it, and its import is a good part of the first call of a process
+
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+def _dtype_of(value: object) -> np.dtype[Any] | None:
+    """What numpy makes of ``value``; None if it does not know it."""
+    if isinstance(value, str) and value in _OF_ML_DTYPES:
+        return _numpy(value)
+    try:
+        return None if value is None else np.dtype(value)  # type: ignore[call-overload]
+    except TypeError:
+        return None

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from graph_api.errors import GraphError, did_you_mean
 
@@ -97,8 +97,7 @@ def broadcast_dims(shapes: Sequence[Sequence[int]]) -> Dims | None:
     return tuple(out)
 
 
-@dataclass(frozen=True)
-class PhysicalLayout:
+class PhysicalLayout(NamedTuple):
     """How a tensor lies in memory, as the compiled function sees it.
 
     Attributes:

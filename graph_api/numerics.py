@@ -5,16 +5,12 @@ its outputs and what it adds, from the compute type and the length of its sums; 
 data type. So each element has a tolerance of its own, and a cancelling sum is not excused by a large neighbour.
 """
 
-# ml_dtypes.finfo has no complete types.
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from graph_api.dtypes import DataType
@@ -31,8 +27,7 @@ SLACK = 1.5
 """Factor on the error bound, for the terms of second order that it leaves out."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """Float64 values of all tensors of a graph and, where asked for, bounds of the absolute error of a device."""
 
     values: dict[TensorAttr, Array]
@@ -210,7 +205,7 @@ def _storage_error(bound: Array, value: Array, dtype: DataType) -> Array:
     if dtype.is_integer:
         near = np.abs(value - np.rint(value)) <= bound
         return np.where(near | (bound >= 1), np.ceil(bound), np.floor(bound))
-    return bound + 0.5 * dtype.eps * np.abs(value) + float(ml_dtypes.finfo(dtype.numpy).smallest_subnormal)
+    return bound + 0.5 * dtype.eps * np.abs(value) + float(dtype.finfo.smallest_subnormal)
 
 
 def _same_special(got: Array, expected: Array, tolerance: Array, dtype: DataType) -> Array:
@@ -218,6 +213,6 @@ def _same_special(got: Array, expected: Array, tolerance: Array, dtype: DataType
     same = (np.isnan(got) & np.isnan(expected)) | (got == expected)
     if not dtype.is_float:
         return same
-    largest = float(ml_dtypes.finfo(dtype.numpy).max)
+    largest = float(dtype.finfo.max)
     overflow = np.isinf(got) & (np.sign(got) == np.sign(expected)) & (np.abs(expected) + tolerance > largest)
     return same | overflow

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from graph_api.errors import NotSupportedError
 
 __all__ = ["Support"]
 
 
-@dataclass(frozen=True)
-class Support:
+class Support(NamedTuple):
     """Whether a graph is served.
 
     Attributes:

@@ -6,8 +6,7 @@ Graphs travel as bytes in hipDNN's wire format and buffers as addresses, as they
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NewType, Protocol, runtime_checkable
+from typing import NamedTuple, NewType, Protocol, runtime_checkable
 
 from hipdnn_backend.wire import EngineConfig, EngineDetails
 
@@ -29,8 +28,7 @@ EngineId = NewType("EngineId", int)
 """Signed 64-bit number of an engine: the hash of its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Support:
+class Support(NamedTuple):
     """Whether an engine runs a graph; true in conditions if it does.
 
     Attributes:
@@ -59,8 +57,7 @@ class Support:
         return cls(False, node, rule, reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(NamedTuple):
     """Other dims for a tensor in one execution of a plan whose graph allows it.
 
     Attributes:

@@ -6,12 +6,12 @@ Importing this package loads neither MLIR nor IREE.
 from typing import TYPE_CHECKING, Any
 
 from graph_api import Support
-from iree_bridge.api import build, compile_graph
 from iree_bridge.options import Options
 from iree_bridge.support import support
 from iree_bridge.target import Target
 
 if TYPE_CHECKING:
+    from iree_bridge.api import build, compile_graph
     from iree_bridge.artifact import Artifact, ArtifactError
     from iree_bridge.device import Device
     from iree_bridge.runtime import BoundCall, Executable
@@ -36,11 +36,13 @@ _LATE = {
     "BoundCall": "iree_bridge.runtime",
     "Device": "iree_bridge.device",
     "Executable": "iree_bridge.runtime",
+    "build": "iree_bridge.api",
+    "compile_graph": "iree_bridge.api",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what needs the runtime when it is first asked for."""
+    """Loads what some processes can do without when it is first asked for."""
     if name not in _LATE:
         raise AttributeError(f"module 'iree_bridge' has no attribute {name!r}")
     import importlib

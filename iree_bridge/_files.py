@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes | memoryview) -> None:
         Path(path).write_bytes(data)
         return
     final = Path(os.path.realpath(path))
-    temporary = final.with_name(f".{secrets.token_hex(8)}.tmp")
+    temporary = final.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
         with open(temporary, "xb") as file:
             file.write(data)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["Flights"]
 
@@ -26,6 +28,8 @@ class Flights:
 
     def share(self, key: object, work: Callable[[], _T]) -> _T:
         """The result of ``work``, done once at a time per ``key``."""
+        from concurrent.futures import Future  # what is in the cache needs none
+
         if self._pid != os.getpid():
             self._clear()  # the threads that did the work do not exist in a forked child
         while True:

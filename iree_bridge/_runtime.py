@@ -6,29 +6,14 @@ The instance is made before anything else: objects that are pushed into a list w
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from iree.runtime import (
-    BufferUsage,
-    HalBuffer,
-    HalBufferView,
-    HalCommandBuffer,
-    HalDevice,
-    HalDriver,
-    HalElementType,
-    HalFence,
-    HalSemaphore,
-    MemoryType,
-    VmContext,
-    VmFunction,
-    VmInstance,
-    VmModule,
-    VmVariantList,
-    create_hal_module,
-    get_driver,
-)
-from iree.runtime._binding import disable_leak_checker
-from iree.runtime.flags import parse_flags
+if TYPE_CHECKING:
+    from iree.runtime import _binding as _native
+else:
+    # The library alone: the Python package around it takes as long to import as half of our own packages, and nothing
+    # of it is used here.
+    from iree._runtime.libs import _runtime as _native
 
 __all__ = [
     "INSTANCE",
@@ -53,8 +38,27 @@ __all__ = [
     "reason",
 ]
 
+BufferUsage = _native.BufferUsage
+HalBuffer = _native.HalBuffer
+HalBufferView = _native.HalBufferView
+HalCommandBuffer = _native.HalCommandBuffer
+HalDevice = _native.HalDevice
+HalDriver = _native.HalDriver
+HalElementType = _native.HalElementType
+HalFence = _native.HalFence
+HalSemaphore = _native.HalSemaphore
+MemoryType = _native.MemoryType
+VmContext = _native.VmContext
+VmFunction = _native.VmFunction
+VmInstance = _native.VmInstance
+VmModule = _native.VmModule
+VmVariantList = _native.VmVariantList
+create_hal_module = _native.create_hal_module
+get_driver = _native.get_cached_hal_driver
+parse_flags = _native.parse_flags
+
 # A program may hold executables until its interpreter ends; a report about that on its standard error helps nobody.
-disable_leak_checker()
+_native.disable_leak_checker()
 
 INSTANCE: Final = VmInstance()
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from graph_api.dtypes import DataType
@@ -46,11 +44,13 @@ _DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
     **{(1, bits): np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)},
     **{(2, bits): np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)},
     **{(5, bits): np.dtype(f"c{bits // 8}") for bits in (64, 128)},
-    (4, 16): np.dtype(ml_dtypes.bfloat16),
     (6, 8): np.dtype(np.bool_),
-    (10, 8): np.dtype(ml_dtypes.float8_e4m3fn),
-    (12, 8): np.dtype(ml_dtypes.float8_e5m2),
-    (14, 8): np.dtype(ml_dtypes.float8_e8m0fnu),
+}
+_NARROW: Final[dict[tuple[int, int], DataType]] = {
+    (4, 16): DataType.BFLOAT16,
+    (10, 8): DataType.FP8_E4M3,
+    (12, 8): DataType.FP8_E5M2,
+    (14, 8): DataType.FP8_E8M0,
 }
 _READ_ONLY: Final = 1
 _HOST_MEMORY: Final = int(MemoryType.DEVICE_LOCAL | MemoryType.HOST_VISIBLE)
@@ -87,8 +87,7 @@ class _DLManagedTensorVersioned(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """Memory as its owner describes it.
 
     Attributes:
@@ -146,8 +145,9 @@ def _from_dlpack(name: str, value: Any, stream: int | None) -> Memory:
             "pass .detach() of a tensor that requires a gradient, a plain strided tensor otherwise"
         ) from error
     tensor, flags = _read(name, capsule)
-    dtype = _DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
-    if dtype is None:
+    element = tensor.code, tensor.bits
+    dtype = _NARROW[element].numpy if element in _NARROW else _DTYPES.get(element)
+    if dtype is None or tensor.lanes != 1:
         raise ExecutionError(
             f"tensor '{name}': DLPack type {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes is unknown"
         )

@@ -18,14 +18,12 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import stat
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from graph_api.errors import FusilliError
 
@@ -45,16 +43,14 @@ class UntrustedCacheError(FusilliError):
     """The cache folder belongs to somebody else or can be written by others: what lies in it must not be run."""
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(NamedTuple):
     """What the second level keeps: the vmfb, and facts about its making (plain JSON values)."""
 
     vmfb: bytes
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class CacheStats:
+class CacheStats(NamedTuple):
     """Number and bytes of the entries of each level, reproducers, and the limit in bytes."""
 
     graphs: int
@@ -276,7 +272,7 @@ class _Store:
             OSError: the folder cannot be written.
         """
         folder = self.make(level, key[:2])
-        temporary = folder / f".{key[:16]}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+        temporary = folder / f".{key[:16]}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             with open(fd, "wb") as file:

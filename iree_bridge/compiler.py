@@ -1,6 +1,6 @@
 """From a graph, or MLIR text, to code: cache, emission and compilation in workers, failures with a reproducer.
 
-Nothing here imports MLIR or the compiler; a cache hit starts no process.
+Nothing here imports MLIR or the compiler; a cache hit starts no process, and does not load what would.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache as memoize
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from graph_api import CompileError, Graph, GraphError, NotSupportedError
-from iree_bridge import reproducer, versions
+from iree_bridge import versions
 from iree_bridge._flights import Flights
 from iree_bridge.cache import Cache, Code, key_of
 from iree_bridge.cpu import host_arch, host_features
 from iree_bridge.options import CompileMode, Options
-from iree_bridge.pool import Reply, WorkerError, pool
-from iree_bridge.reproducer import Reproducer
 from iree_bridge.target import Target
 from iree_bridge.variants import choose
+
+if TYPE_CHECKING:
+    from iree_bridge.pool import Reply
+    from iree_bridge.reproducer import Reproducer
 
 __all__ = [
     "CompiledCode",
@@ -50,8 +52,7 @@ _NODE: Final = re.compile(r'^loc\("([^"]*)"\): ')
 _NOT_TELLING: Final = re.compile(r"^\s*(#\d+ |Stack dump|PLEASE submit|\d+\.\s+Program arguments|\s*$)")
 
 
-@dataclass(frozen=True)
-class CompiledCode:
+class CompiledCode(NamedTuple):
     """Code for one target.
 
     Attributes:
@@ -73,16 +74,14 @@ class CompiledCode:
     seconds: float
 
 
-@dataclass(frozen=True)
-class EmittedIr:
+class EmittedIr(NamedTuple):
     """MLIR of a graph: without locations (what keys are made of), and with locations named after the nodes."""
 
     ir: str
     located_ir: str
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """How IR is compiled.
 
     Attributes:
@@ -98,8 +97,7 @@ class Recipe:
     spare_flags: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(NamedTuple):
     """One compile and what its failure report needs."""
 
     name: str
@@ -402,8 +400,8 @@ def _request_compile(
         own = [flag for flag in recipe.flags if flag not in recipe.spare_flags]
         other = [flag for flag in recipe.spare_flags if flag not in recipe.flags]
         _LOG.warning("%s\ncompiling again without %s and with %s", crash, own or "any flag", other or "no other")
-        spare = replace(recipe, flags=recipe.spare_flags, spare_flags=None)
-        return _request_once(ir, replace(job, recipe=spare), inspect=inspect, phase=phase), spare
+        spare = recipe._replace(flags=recipe.spare_flags, spare_flags=None)
+        return _request_once(ir, job._replace(recipe=spare), inspect=inspect, phase=phase), spare
 
 
 def _request_once(ir: EmittedIr, job: _Job, *, inspect: bool, phase: str | None) -> Reply:
@@ -445,6 +443,8 @@ def _ask(
 ) -> Reply:
     if job.options.compile is CompileMode.NEVER:
         raise CompileError(f"'{job.name}' needs a compile worker and FUSILLI_COMPILE=never forbids to start one")
+    from iree_bridge.pool import WorkerError, pool
+
     try:
         workers = pool(job.options)
         return workers.request(header, payload, timeout=job.options.timeout, global_flags=global_flags)
@@ -467,11 +467,13 @@ def _report(
     kind: type[CompileError] = CompileError,
 ) -> NoReturn:
     """Save a reproducer and raise the error that names it."""
+    from iree_bridge import reproducer
+
     recipe = job.recipe
     text = "".join(f"{severity}: {message}\n" for severity, message in diagnostics)
     folder = reproducer.save(
         job.options.cache_dir / "failures",
-        Reproducer(
+        reproducer.Reproducer(
             name=job.name,
             target=recipe.target,
             flags=recipe.flags,

@@ -98,11 +98,13 @@ class _Worker:
         ours, theirs = (_above_standard(end) for end in socket.socketpair())
         self._sock = ours
         python, sites = find_python(options)
+        # With all that it needs in these folders, a worker starts sooner without a look at the interpreter's own.
+        isolation = ("-I", "-S") if _hold_all(sites) else ("-I",)
         with theirs, open(self.scratch / _STDERR_NAME, "ab") as stderr:
             # No preexec_fn (unsafe with threads) and no parent-death signal (it fires when the starting thread ends).
             try:
                 self.process = subprocess.Popen(
-                    [str(python), "-I", str(_WORKER), str(theirs.fileno()), str(os.getpid()), *sites],
+                    [str(python), *isolation, str(_WORKER), str(theirs.fileno()), str(os.getpid()), *sites],
                     stdin=subprocess.DEVNULL,
                     stdout=stderr,
                     stderr=stderr,
@@ -361,6 +363,10 @@ def _folder_with(package: str) -> str | None:
     """The first folder of ``sys.path`` that holds ``package``, a path relative to it."""
     held = (folder for folder in sys.path if folder and Path(folder, package).is_dir())
     return next((os.path.abspath(folder) for folder in held), None)
+
+
+def _hold_all(sites: Sequence[str]) -> bool:
+    return all(any(Path(site, package).is_dir() for site in sites) for package in _WORKER_NEEDS)
 
 
 def _prefix(site: Path) -> Path | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from graph_api import Graph
 from iree_bridge.target import Target
@@ -11,8 +10,7 @@ from iree_bridge.target import Target
 __all__ = ["Variant", "choose"]
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """One way to emit and compile a graph.
 
     Attributes:

@@ -66,7 +66,7 @@ def stats(as_json: bool) -> None:
     opened = _open()
     found = opened.stats()
     if as_json:
-        print_json({"path": str(opened.root), **vars(found)})
+        print_json({"path": str(opened.root), **found._asdict()})
         return
     rows = [
         ("graphs (graph -> code)", found.graphs, found.graph_bytes),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fusilli_plugin.errors import BadParamError
 from iree_bridge import Options
@@ -18,8 +18,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """Choices of what imports a graph; part of no graph.
 
     Attributes:
@@ -59,4 +58,4 @@ class Reading:
             BadParamError: a word means nothing.
         """
         reading = cls.parse(options.wire_reading)
-        return replace(reading, newest_dtypes=reading.newest_dtypes or options.newest_dtypes)
+        return reading._replace(newest_dtypes=reading.newest_dtypes or options.newest_dtypes)

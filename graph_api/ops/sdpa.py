@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, cast
 
-import ml_dtypes
 import numpy as np
 
 from graph_api.builder import GraphBuilder
@@ -422,7 +421,7 @@ class SdpaNode(Node):
         relative = np.expm1(np.minimum(d_scores, 50.0))
         if kind.eps > self.compute.eps:
             # The weights are rounded to v's type; matrix units flush what is below its normal range to zero.
-            smallest = float(cast("Any", ml_dtypes.finfo(kind.numpy)).smallest_normal)
+            smallest = float(kind.finfo.smallest_normal)
             relative = relative + 0.5 * kind.eps
             lost = np.minimum(softmax.weights, smallest) * (softmax.weights < smallest)
             weights_lost = lost / np.where(softmax.sum == 0, 1.0, softmax.sum)

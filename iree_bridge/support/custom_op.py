@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from graph_api.ops.custom_op import CustomOpNode
-from iree_bridge.custom_text import CustomTextError, checked_text
 from iree_bridge.support.rules import Decline, support_rule
 from iree_bridge.target import Target
 from iree_bridge.types import ELEMENT
@@ -26,6 +25,8 @@ def custom_op(node: CustomOpNode, target: Target) -> None:
     for tensor in (*node.inputs.values(), *node.outputs.values()):
         if tensor.data_type not in ELEMENT:
             raise Decline("dtype", f"tensor '{tensor.name}': the torch dialect has no type {tensor.data_type.name}")
+    from iree_bridge.custom_text import CustomTextError, checked_text  # a tokenizer, for few graphs
+
     try:
         checked_text(node, "custom")
     except CustomTextError as error:

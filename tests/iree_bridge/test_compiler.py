@@ -119,7 +119,7 @@ def test_a_graph_is_compiled_once(options: Options, compiles: list[str]) -> None
     assert first.flags == FAST.flags()
     assert first.target == FAST
     second = compiler.compile_code(relu(), FAST, options)
-    assert second == dataclasses.replace(first, from_cache=True)
+    assert second == first._replace(from_cache=True)
     assert compiles == ["relu"]
 
 

@@ -141,7 +141,7 @@ def test_the_worker_is_cut_off_from_its_parent(workers: WorkerPool) -> None:
     limits = (proc / "limits").read_text()
     (data,) = [line for line in limits.splitlines() if line.startswith("Max data size")]
     assert data.split()[3] == str(8 << 30)
-    assert "-I" in (proc / "cmdline").read_text().split("\0")
+    assert {"-I", "-S"} <= set((proc / "cmdline").read_text().split("\0"))
 
 
 def test_its_folder_is_private_and_goes_with_it(workers: WorkerPool) -> None:
