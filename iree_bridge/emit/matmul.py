@@ -85,11 +85,26 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType) -> Value:
     a = _rearrange(e, a, a_split, [*shared_axes, *own_axes, rows, columns], (*lead, a_own * m, k))
     b_split = [*(size for s, _, own in factors for size in (s, own)), k, n]
     b = _rearrange(e, b, b_split, [*shared_axes, rows, *own_axes, columns], (*lead, k, b_own * n))
+    if lead and e.target.is_gpu:
+        a, b = _in_whole_steps(e, a, b)
     c = e.op("aten.bmm" if lead else "aten.mm", (*lead, a_own * m, b_own * n), dtype, a, b)
     c_split = [*(f[0] for f in factors), *(f[1] for f in factors), m, *(f[2] for f in factors), n]
     batch_axes = [axis for i in range(rank) for axis in (i, rank + i, 2 * rank + 1 + i)]
     dims = (*(math.prod(factor) for factor in factors), m, n)
     return _rearrange(e, c, c_split, [*batch_axes, 2 * rank, 3 * rank + 1], dims)
+
+
+def _in_whole_steps(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
+    """a [B, M, K] and b [B, K, N] with zeros added to K up to a multiple of the matrix instructions' step.
+
+    The compiler masks what a step reads beyond K, but in a batched product only along rows: for the rows of b beyond K
+    it reads what lies behind the matrix, or registers that nobody wrote. The other factor is zero, and zero times NaN
+    or infinity is NaN. Plain products are right, and those with one row or column use no such steps.
+    """
+    missing = -a.dims[-1] % (16 if a.dtype.bits <= 16 else 4)
+    if not missing or not a.dtype.is_float or 1 in (a.dims[-2], b.dims[-1]):
+        return a, b
+    return e.barrier(e.pad(a, [(0, 0), (0, missing)])), e.barrier(e.pad(b, [(0, missing), (0, 0)]))
 
 
 def _rearrange(e: Emitter, value: Value, split: Sequence[int], order: Sequence[int], dims: Sequence[int]) -> Value:

@@ -178,6 +178,14 @@ def _type_cases() -> list[OpCase]:
     return [*same, *mixed, *bytes_, *computed]
 
 
+def _nan_behind(g: Graph) -> Pack:
+    """All but the first batch of b is NaN, which must not reach the first batch of the result."""
+    pack = g.random_inputs()
+    _, b = (pack[tensor] for tensor in g.arguments().inputs)
+    b[1:] = np.nan
+    return pack
+
+
 def _batch_cases() -> list[OpCase]:
     rows: list[tuple[str, Dims, Dims, Dims]] = [
         ("b_shared", (4, 7, 9), (1, 9, 5), (4, 7, 5)),
@@ -196,7 +204,11 @@ def _batch_cases() -> list[OpCase]:
         _case(f"batch_{name}", a, b, dims=c, inputs=_numbered, fast=name in ("gqa", "gqa_a")) for name, a, b, c in rows
     ]
     half = [_case(f"batch_{name}_f16", a, b, D.HALF, dims=c) for name, a, b, c in rows[2:7]]
-    return [*cases, *half]
+    apart = [
+        _case(f"batch_nan_behind_{_SHORT[t]}", (3, 5, 9), (3, 9, 7), t, inputs=_nan_behind)
+        for t in (D.HALF, D.BFLOAT16, D.FLOAT)
+    ]
+    return [*cases, *half, *apart]
 
 
 def _layout_cases() -> list[OpCase]:

@@ -42,17 +42,17 @@ def test_half_operands_are_multiplied_as_they_are_and_the_result_is_rounded_once
 
 def test_repeated_batch_dims_become_rows_or_columns_and_nothing_is_copied() -> None:
     check_ir(
-        text(GFX, (2, 6, 7, 9), (2, 3, 9, 5)),
+        text(GFX, (2, 6, 7, 8), (2, 3, 8, 5)),
         """
-        CHECK:     torch.aten.bmm {{.*}} : !torch.vtensor<[6,14,9],f32>, !torch.vtensor<[6,9,5],f32>
+        CHECK:     torch.aten.bmm {{.*}} : !torch.vtensor<[6,14,8],f32>, !torch.vtensor<[6,8,5],f32>
         CHECK-NOT: torch.aten.permute
         """,
     )
     check_ir(
-        text(GFX, (2, 3, 7, 9), (2, 6, 9, 5)),
+        text(GFX, (2, 3, 7, 8), (2, 6, 8, 5)),
         """
-        CHECK: torch.aten.permute {{.*}} -> !torch.vtensor<[2,3,9,2,5],f32>
-        CHECK: torch.aten.bmm {{.*}} : !torch.vtensor<[6,7,9],f32>, !torch.vtensor<[6,9,10],f32>
+        CHECK: torch.aten.permute {{.*}} -> !torch.vtensor<[2,3,8,2,5],f32>
+        CHECK: torch.aten.bmm {{.*}} : !torch.vtensor<[6,7,8],f32>, !torch.vtensor<[6,8,10],f32>
         CHECK: torch.aten.permute {{.*}} -> !torch.vtensor<[2,3,2,7,5],f32>
         """,
     )
@@ -64,6 +64,29 @@ def test_one_shared_matrix_is_a_plain_product() -> None:
         text(GFX, (4, 7, 9), (1, 9, 5)),
         "CHECK: torch.aten.mm {{.*}} : !torch.vtensor<[28,9],f32>, !torch.vtensor<[9,5],f32>",
     )
+
+
+@pytest.mark.parametrize(
+    ("target", "a", "b", "dtype", "padded"),
+    [
+        (GFX, (3, 5, 9), (3, 9, 7), D.HALF, "[3,16,7],f16"),
+        (GFX, (2, 6, 7, 20), (2, 3, 20, 5), D.BFLOAT16, "[6,32,5],bf16"),
+        (GFX, (3, 5, 9), (3, 9, 7), D.FLOAT, "[3,12,7],f32"),
+        (GFX, (3, 5, 80), (3, 80, 7), D.HALF, ""),
+        (GFX, (3, 5, 12), (3, 12, 7), D.FLOAT, ""),
+        (GFX, (3, 1, 9), (3, 9, 7), D.HALF, ""),
+        (GFX, (3, 5, 9), (3, 9, 1), D.HALF, ""),
+        (GFX, (3, 5, 9), (1, 9, 7), D.HALF, ""),
+        (GFX, (3, 5, 9), (3, 9, 7), D.INT8, ""),
+        (CPU, (3, 5, 9), (3, 9, 7), D.HALF, ""),
+    ],
+)
+def test_a_gpu_gets_batched_products_in_whole_steps(target: Target, a: Any, b: Any, dtype: Any, padded: str) -> None:
+    """Else its kernels read rows that are not there, and what they find may be NaN."""
+    ir = text(target, a, b, dtype, None, D.INT32 if dtype is D.INT8 else None)
+    assert ir.count("torch.aten.constant_pad_nd") == ir.count("util.optimization_barrier") == (2 if padded else 0)
+    if padded:
+        assert any("constant_pad_nd" in line and line.endswith(f"!torch.vtensor<{padded}>") for line in ir.splitlines())
 
 
 def test_a_gpu_keeps_widened_operands_apart_from_their_conversion() -> None:
