@@ -33,9 +33,7 @@ class FusedAttention(NamedTuple):
     sum: Value
 
 
-def fused_attention(
-    e: Emitter, q: Value, k: Value, v: Value, mask: Value | None, sink: Value | None, scale: float
-) -> FusedAttention:
+def fused_attention(e: Emitter, q: Value, k: Value, v: Value, mask: Value | None, scale: float) -> FusedAttention:
     """The parts of softmax(scale * q k^T + mask) v, as one ``iree_linalg_ext.online_attention``.
 
     Unlike ``torch.aten.scaled_dot_product_attention`` its results are FLOAT whatever its operands, so that what follows
@@ -45,7 +43,6 @@ def fused_attention(
     Args:
         q, k, v: [B, H, Sq, D], [B, Hk, Skv, D], [B, Hv, Skv, Dv]; H is a multiple of Hk and of Hv.
         mask: rank 4, broadcasts to [B, H, Sq, Skv]; -inf, or at least ``LEAST_MASK``.
-        sink: FLOAT [1, H, 1, 1], a logit per head that takes part in the maximum and the sum.
     """
     if _is_repeated(q):
         # The compiler takes the repetition into the operation; where k and v repeat along the same dim, it crashes.
@@ -66,8 +63,6 @@ def fused_attention(
     if mask is not None:
         operands["mask"], uses["mask"] = _squeezed_mask(e, mask, (b, h, sq, skv), names)
     uses |= {"total": ["b", *names, "m", "n"], "max": ["b", *names, "m"], "sum": ["b", *names, "m"]}
-    if sink is not None:
-        operands["max"] = e.expand(sink, (b, h, sq, 1))
     operands = {name: e.reshape(value, [sizes[dim] for dim in uses[name]]) for name, value in operands.items()}
     results = [tuple(sizes[dim] for dim in uses[name]) for name in ("total", "max", "sum")]
     text = _function(list(sizes), uses, operands, results, scale)
@@ -88,22 +83,20 @@ def _function(
     order = ["q", "k", "v", "scale", *(["mask"] if "mask" in uses else []), "total", "max", "sum"]
     maps = ", ".join(f"affine_map<({', '.join(loops)}) -> ({', '.join(uses.get(name, []))})>" for name in order)
     ins = [name for name in order if name in ("q", "k", "v", "scale", "mask")]
-    first = "%max" if "max" in operands else "%start"
     arguments = ", ".join(f"%{name}: {kind}" for name, kind in types.items())
     return f"""
 func.func private @attention({arguments}) -> ({total}, {row}, {row}) {{
   %scale = arith.constant {_f32(scale)} : f32
   %zero = arith.constant 0.0 : f32
   %least = arith.constant {_f32(_START)} : f32
-  %first = arith.constant {_f32("max" in operands)} : f32
   %empty = tensor.empty() : {total}
   %empty_row = tensor.empty() : {row}
   %zeros = linalg.fill ins(%zero : f32) outs(%empty : {total}) -> {total}
   %start = linalg.fill ins(%least : f32) outs(%empty_row : {row}) -> {row}
-  %count = linalg.fill ins(%first : f32) outs(%empty_row : {row}) -> {row}
+  %none = linalg.fill ins(%zero : f32) outs(%empty_row : {row}) -> {row}
   %o:3 = iree_linalg_ext.online_attention <indexing_maps = [{maps}]>
     ins({", ".join("%" + name for name in ins)} : {", ".join(types.get(name, "f32") for name in ins)})
-    outs(%zeros, {first}, %count : {total}, {row}, {row}) {{
+    outs(%zeros, %start, %none : {total}, {row}, {row}) {{
   ^bb0(%score: f32):
     iree_linalg_ext.yield %score : f32
   }} -> {total}, {row}, {row}

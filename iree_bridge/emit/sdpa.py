@@ -9,7 +9,7 @@ import numpy as np
 
 from graph_api import AttentionImplementation, DataType
 from graph_api.ops.sdpa import SdpaNode
-from iree_bridge.emit._attention import LEAST_MASK, fused_attention, visibility
+from iree_bridge.emit._attention import LEAST_MASK, FusedAttention, fused_attention, visibility
 from iree_bridge.emit.matmul import product
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emitter import Emitter, Value, rule
@@ -104,8 +104,10 @@ def _fused(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     q, scale = x.q, node.constant_scale
     if scale is None:
         q, scale = e.cast(t.mul(e.cast(q, DataType.FLOAT), _scale_tensor(e, node)), q.dtype), 1.0
+    fused = fused_attention(e, q, x.k, x.v, _fused_mask(t, x), scale)
     sink = _sink(e, node)
-    fused = fused_attention(e, q, x.k, x.v, _fused_mask(t, x), None if sink is None else t.scale(sink, _LOG2_E), scale)
+    if sink is not None:
+        fused = _with_sink(t, fused, t.scale(sink, _LOG2_E))
     one, nothing = t.constant(1.0, fused.sum), t.constant(-math.inf, fused.sum)
     empty = t.compare("eq", fused.sum, 0.0)
     values = {"o": t.div(fused.total, t.select(empty, one, fused.sum)), "sum_exp": fused.sum}
@@ -113,6 +115,17 @@ def _fused(e: Emitter, node: SdpaNode) -> dict[str, Value]:
         values["max"] = t.select(empty, nothing, t.scale(fused.max, _LN_2))
         values["stats"] = t.add(values["max"], t.unary("log", fused.sum))
     return values
+
+
+def _with_sink(t: Elementwise, fused: FusedAttention, logit: Value) -> FusedAttention:
+    """The parts with one more logit (base 2, [1, H, 1, 1]) in the maximum and the sum.
+
+    It could be initial values of the fused operation instead, but what comes out then is wrong on a real GPU.
+    """
+    shift = t.call("maximum", fused.max, logit)
+    kept = t.unary("exp2", t.sub(fused.max, shift))
+    total = t.add(t.mul(fused.sum, kept), t.unary("exp2", t.sub(logit, shift)))
+    return FusedAttention(t.mul(fused.total, kept), shift, total)
 
 
 def _fused_mask(t: Elementwise, x: _Operands) -> Value | None:
