@@ -1,7 +1,8 @@
 """Runs programs: everything is looked up, placed and bound once, so that a run is a loop over a flat list of calls.
 
-Nothing here imports MLIR. The arena, the constants and, unless the caller brings addresses of his own, the inputs and
-outputs lie in memory that `prepare` allocates on the device; a run allocates nothing and builds nothing.
+Nothing here imports MLIR. What depends on constants alone has run when `prepare` returns. The arena, the constants and,
+unless the caller brings addresses of his own, the inputs and outputs lie in memory that `prepare` allocates on the
+device; a run allocates nothing and builds nothing.
 """
 
 from __future__ import annotations
@@ -91,9 +92,15 @@ class Prepared:
         self._own: Bound | None = None
         self._host: list[Array] = []  # the own inputs and outputs, where Python can see them
         self._closed = False
-        self._arena = self._allocate(program.arena)
-        self._constants = self._place_constants(constants)
         self._arguments: tuple[int, ...] = ()
+        self._setup: tuple[Call, ...] = ()
+        try:
+            self._arena = self._allocate(program.arena)
+            self._fixed = self._place_constants(constants) | self._place_folded()
+            self._setup = self._run_setup()
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, feeds: Mapping[str, Array], results: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Run on arrays in host memory.
@@ -119,7 +126,7 @@ class Prepared:
         return outputs
 
     def profile(self, feeds: Mapping[str, Array], seen: Callable[[int, Prepared], None] | None = None) -> list[Timing]:
-        """Run once, waiting after each step, and say how long each took.
+        """Run once, waiting after each step, and say how long each took. The setup runs again for this.
 
         Args:
             feeds: as for `run`.
@@ -132,7 +139,8 @@ class Prepared:
             self._write_inputs(arrays)
             self.memory.synchronize(self.stream)
             begin, outside = time.perf_counter(), 0.0
-            for number, (call, step) in enumerate(zip(bound.calls, self.program.steps, strict=True)):
+            calls = (*self._setup, *bound.calls)
+            for number, (call, step) in enumerate(zip(calls, self.program.steps, strict=True)):
                 start = time.perf_counter()
                 call()
                 self.memory.synchronize(self.stream)
@@ -193,6 +201,7 @@ class Prepared:
             self.memory.synchronize(self.stream)
             self._bound.clear()
             self._own = None
+            self._setup = ()
             self._host.clear()
             for buffer in self._buffers:
                 buffer.close()
@@ -200,8 +209,8 @@ class Prepared:
 
     @property
     def constant_bytes(self) -> int:
-        """Bytes of the constants on the device."""
-        return sum(buffer.nbytes for buffer in self.program.buffers if buffer.space is Space.CONSTANT)
+        """Bytes of the constants, and of what the setup makes of them, on the device."""
+        return sum(buffer.nbytes for buffer in self.program.buffers if buffer.space in (Space.CONSTANT, Space.FOLDED))
 
     # ---- memory
 
@@ -223,6 +232,20 @@ class Prepared:
                 self.memory.write(placed[view.buffer], np.require(array, requirements="C"))
         return placed
 
+    def _place_folded(self) -> dict[int, int]:
+        """Buffer → address."""
+        buffers = enumerate(self.program.buffers)
+        return {number: self._allocate(buffer.nbytes) for number, buffer in buffers if buffer.space is Space.FOLDED}
+
+    def _run_setup(self) -> tuple[Call, ...]:
+        """Runs the setup on the device and gives its calls."""
+        bases = self._bases(())
+        calls = tuple(self._call(step, bases) for step in self.program.steps[: self.program.setup])
+        if calls:
+            Bound(calls)()
+            self.memory.synchronize(self.stream)
+        return calls
+
     def _own_bound(self) -> Bound:
         if self._closed:
             raise InputError(f"program '{self.program.name}' is closed")
@@ -243,7 +266,7 @@ class Prepared:
         return [
             self._arena + buffer.offset
             if buffer.space is Space.TEMPORARY
-            else self._constants.get(number, 0) or given.get(number, 0)
+            else self._fixed.get(number, 0) or given.get(number, 0)
             for number, buffer in enumerate(self.program.buffers)
         ]
 
@@ -255,7 +278,7 @@ class Prepared:
 
     def _bind(self, arguments: Sequence[int]) -> Bound:
         bases = self._bases(arguments)
-        return Bound([self._call(step, bases) for step in self.program.steps])
+        return Bound([self._call(step, bases) for step in self.program.steps[self.program.setup :]])
 
     def _call(self, step: Execute | Copy, bases: Sequence[int]) -> Call:
         if isinstance(step, Execute):
@@ -353,6 +376,7 @@ def prepare(
 
     Raises:
         InputError: a plan or a constant is missing or does not fit.
+        EngineError: a graph of the setup failed.
     """
     if len(plans) < program.plans:
         raise InputError(f"program '{program.name}' needs {program.plans} plans, got {len(plans)}")

@@ -162,6 +162,7 @@ def _row_document(row: StepRow) -> dict[str, Any]:
         "name": row.name, "kind": row.kind, "engine": row.engine, "operations": row.operations, "nodes": row.nodes,
         "declined": dict(row.declined), "equal_to": row.equal_to, "dispatches": row.dispatches, "bytes": row.moved,
         "workspace": row.workspace, "compile_seconds": row.compile_seconds, "seconds": row.seconds,
+        "once": row.once,
     }  # fmt: skip
 
 
@@ -233,7 +234,7 @@ def _print_rows(rows: Sequence[StepRow]) -> None:
         [
             (
                 number,
-                row.name if row.kind != "custom" else f"{row.name} (custom)",
+                row.name + (" (custom)" if row.kind == "custom" else "") + (" (once, at load)" if row.once else ""),
                 _cut(row.label, 48),
                 row.engine,
                 _cut("; ".join(f"{name or 'translation'}: {reason}" for name, reason in row.declined.items()), _REASON),

@@ -58,13 +58,14 @@ def page(name: str, device: str, program: Program, rows: Sequence[StepRow], abou
 
 
 def _facts(program: Program, rows: Sequence[StepRow], about: Mapping[str, Any]) -> str:
-    timed = [row.seconds for row in rows if row.seconds is not None]
-    constants = sum(buffer.nbytes for buffer in program.buffers if buffer.space is Space.CONSTANT)
+    timed = [row.seconds for row in rows if row.seconds is not None and not row.once]
+    kept = (Space.CONSTANT, Space.FOLDED)
+    constants = sum(buffer.nbytes for buffer in program.buffers if buffer.space in kept)
     facts = [
         ("steps", str(len(rows))),
         ("different plans", str(program.plans)),
         ("model nodes in fusions", str(sum(len(row.nodes) for row in rows if row.kind == "fusion"))),
-        ("sum of the steps", time_text(sum(timed)) if timed else "not timed"),
+        ("sum of the steps of a run", time_text(sum(timed)) if timed else "not timed"),
         ("arena (without sharing)", f"{bytes_text(program.arena)} ({bytes_text(program.naive)})"),
         ("constants", bytes_text(constants)),
         *([("layout between graphs", str(about["layout"]))] if about.get("layout") else []),
@@ -100,8 +101,9 @@ def _table_row(number: int, row: StepRow) -> str:
         for name, reason in row.declined.items()
     )
     compiled = f"= {row.equal_to}" if row.equal_to else time_text(row.compile_seconds) if row.compile_seconds else "-"
+    once = " (once, at load)" if row.once else ""
     return (
-        f'<tr><td class="n">{number}</td><td>{escape(row.name)}</td><td>{escape(row.label)}{why}</td>'
+        f'<tr><td class="n">{number}</td><td>{escape(row.name)}{once}</td><td>{escape(row.label)}{why}</td>'
         f'<td>{escape(row.engine)}</td><td class="n">{"-" if row.dispatches is None else row.dispatches}</td>'
         f'<td class="n">{"-" if row.seconds is None else time_text(row.seconds)}</td>'
         f'<td class="n">{bytes_text(row.moved)}</td><td class="n">{bytes_text(row.workspace)}</td>'

@@ -30,6 +30,7 @@ class StepRow:
         workspace: bytes.
         compile_seconds: 0 if it was not compiled, because it shares a plan.
         seconds: of a run, None if it was not timed.
+        once: it runs when the model is loaded, not in each run.
     """
 
     name: str
@@ -44,6 +45,7 @@ class StepRow:
     workspace: int
     compile_seconds: float
     seconds: float | None
+    once: bool
 
     @property
     def label(self) -> str:
@@ -60,7 +62,8 @@ def step_rows(program: Program, about: Mapping[str, Any], times: Sequence[float]
         times: seconds of each step, see `best_times`.
     """
     seconds: Sequence[float | None] = times if times is not None else [None] * len(program.steps)
-    return [_row(program, step, about, taken) for step, taken in zip(program.steps, seconds, strict=True)]
+    timed = zip(program.steps, seconds, strict=True)
+    return [_row(program, step, about, taken, number < program.setup) for number, (step, taken) in enumerate(timed)]
 
 
 def best_times(runs: Sequence[Sequence[Timing]]) -> list[float]:
@@ -68,12 +71,12 @@ def best_times(runs: Sequence[Sequence[Timing]]) -> list[float]:
     return [min(timing.seconds for timing in same) for same in zip(*runs, strict=True)]
 
 
-def _row(program: Program, step: Step, about: Mapping[str, Any], seconds: float | None) -> StepRow:
+def _row(program: Program, step: Step, about: Mapping[str, Any], seconds: float | None, once: bool) -> StepRow:
     views = [program.views[number] for number in program.touched(step)]
     moved = sum(view.count * view.itemsize for view in views)
     if isinstance(step, Copy):
         name = program.step_name(step)
-        return StepRow(name, "copy", "", ("copy",), (), {}, "", None, moved, 0, 0.0, seconds)
+        return StepRow(name, "copy", "", ("copy",), (), {}, "", None, moved, 0, 0.0, seconds, once)
     graph = program.graphs[step.graph]
     said: Mapping[str, Any] = about.get("graphs", {}).get(graph.name, {})
     dispatches = dict(enumerate(about.get("dispatches", ())))
@@ -90,6 +93,7 @@ def _row(program: Program, step: Step, about: Mapping[str, Any], seconds: float 
         workspace=graph.workspace_size,
         compile_seconds=float(said.get("seconds", 0.0)),
         seconds=seconds,
+        once=once,
     )
 
 

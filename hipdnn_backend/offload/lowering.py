@@ -12,6 +12,7 @@ import numpy as np
 from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.program import Buffer, Copy, Execute, Graph, Named, Program, Space, Step, View, placed
+from hipdnn_backend.offload.setup import with_setup
 from hipdnn_backend.wire import WireGraph, WireTensor, decode_graph
 
 __all__ = ["Compiled", "Lowered", "LoweringError", "lower"]
@@ -124,7 +125,8 @@ def lower(
 
     Its arguments are the inputs, the constants, then the outputs; it returns nothing. Supported are ``memref.alloc``,
     views with static layouts, ``memref.copy``, ``memref.get_global`` and ``hipdnn.execute``. An operand whose memory
-    the graph cannot use as it lies (strides or alignment) is copied to or from a temporary of its own.
+    the graph cannot use as it lies (strides or alignment) is copied to or from a temporary of its own. Steps that
+    depend on constants alone become the program's setup.
 
     Args:
         module: an ``ir.Module`` after ``hipdnn-finalize-memrefs``.
@@ -157,7 +159,7 @@ def lower(
         steps=tuple(reader.steps),
         alignment=alignment,
     )
-    return Lowered(placed(program), tuple(reader.plans), reader.literals)
+    return Lowered(placed(with_setup(program)), tuple(reader.plans), reader.literals)
 
 
 @dataclass

@@ -142,10 +142,7 @@ def run(imported: Imported, *, engines: Sequence[Engine], options: OffloadOption
     Raises:
         PassError: a pass failed, e.g. because no engine compiles an operation; it names a reproducer.
     """
-    first = len(imported.inputs)
-    session = Session(
-        tuple(engines), options or OffloadOptions(), frozenset(range(first, first + len(imported.constants)))
-    )
+    session = Session(tuple(engines), options or OffloadOptions())
     run_passes(imported.module, PIPELINE, session)
     return Offloaded(imported.module, session.graphs, session.report)
 

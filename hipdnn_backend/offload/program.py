@@ -2,7 +2,8 @@
 
 A program reads its inputs and constants, runs its steps in order, and has its outputs written. A step runs a compiled
 graph on operands or copies one view to another. Operands are views of buffers; the buffers that only the program sees
-(temporaries) and the workspaces of the graphs share one arena.
+(temporaries) and the workspaces of the graphs share one arena. The first steps may be a setup: they depend on constants
+alone, so they run once, and what later steps read of their results is kept in buffers of its own (folded).
 """
 
 from __future__ import annotations
@@ -56,7 +57,11 @@ class Space(StrEnum):
     INPUT = "input"
     OUTPUT = "output"
     CONSTANT = "constant"
+    FOLDED = "folded"
     TEMPORARY = "temporary"
+
+
+_READ_ONLY: Final = frozenset({Space.INPUT, Space.CONSTANT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class Buffer:
     """Memory that views look at.
 
     Attributes:
-        space: whose it is. Inputs and constants are only read.
+        space: whose it is. Inputs and constants are only read, folded ones are written in the setup alone.
         name: for messages.
         nbytes: bytes.
         offset: where a temporary starts, in bytes from the start of the arena; 0 for the others.
@@ -198,6 +203,7 @@ class Program:
         views: all looks at it.
         graphs: all compiled graphs.
         steps: what to do, in order.
+        setup: how many of the first steps are done once, when the program is loaded.
         arena: bytes of the arena.
         alignment: bytes to which temporaries and workspaces are aligned.
     """
@@ -210,6 +216,7 @@ class Program:
     views: tuple[View, ...]
     graphs: tuple[Graph, ...]
     steps: tuple[Step, ...]
+    setup: int = 0
     arena: int = 0
     alignment: int = 64
 
@@ -250,6 +257,8 @@ class Program:
             self._check_view(number, view)
         for what, named in (("input", self.inputs), ("output", self.outputs), ("constant", self.constants)):
             self._check_arguments(what, named)
+        if self.setup > len(self.steps):
+            raise ProgramError(f"the setup has {self.setup} steps, all steps are {len(self.steps)}")
         for number, step in enumerate(self.steps):
             self._check_step(number, step)
         found = lives(self)
@@ -290,8 +299,10 @@ class Program:
             self._view(view, where)
         for view in self.written(step):
             buffer = self.buffers[self.views[view].buffer]
-            if buffer.space in (Space.INPUT, Space.CONSTANT):
+            if buffer.space in _READ_ONLY or (buffer.space is Space.FOLDED and number >= self.setup):
                 raise ProgramError(f"{where} ({self.step_name(step)}) writes {buffer.space} '{buffer.name}'")
+        if number < self.setup:
+            self._check_setup(where, step)
         if isinstance(step, Execute):
             graph = self.graphs[step.graph]
             if len(step.operands) != len(graph.inputs) + len(graph.outputs):
@@ -305,6 +316,13 @@ class Program:
                 raise ProgramError(
                     f"{where} copies {source.dims} {source.dtype} to {target.dims} {target.dtype}; they must be alike"
                 )
+
+    def _check_setup(self, where: str, step: Step) -> None:
+        """There are no inputs and outputs yet when the setup runs."""
+        for view in self.touched(step):
+            buffer = self.buffers[self.views[view].buffer]
+            if buffer.space in (Space.INPUT, Space.OUTPUT):
+                raise ProgramError(f"{where} is of the setup and uses {buffer.space} '{buffer.name}'")
 
     def _view(self, number: int, where: str) -> None:
         if not 0 <= number < len(self.views):

@@ -9,7 +9,7 @@ from hipdnn_backend.offload.program import Buffer, Copy, Execute, Graph, Named, 
 
 __all__ = ["VERSION", "from_document", "to_document"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 _MAX_NUMBER: Final = 2**62
 
 
@@ -40,6 +40,7 @@ def to_document(program: Program) -> dict[str, Any]:
             for each in program.graphs
         ],
         "steps": [_step_document(step) for step in program.steps],
+        "setup": program.setup,
     }
 
 
@@ -68,6 +69,7 @@ def from_document(document: object) -> Program:
         views=tuple(_view(*item) for item in _items(top, "views")),
         graphs=tuple(_graph(*item) for item in _items(top, "graphs")),
         steps=tuple(_step(*item) for item in _items(top, "steps")),
+        setup=_number(_field(top, "setup", "program"), "setup"),
         arena=_number(_field(top, "arena", "program"), "arena"),
         alignment=_number(_field(top, "alignment", "program"), "alignment"),
     )

@@ -64,7 +64,6 @@ class GraphReport:
         nodes: the model's nodes in it.
         operations: MLIR names of its operations.
         custom: they went to the engine as one custom operation.
-        weights_only: it reads nothing but weights: its results are the same in every run.
         equal_to: name of the graph whose plan it shares, "" if it was compiled.
         seconds: that compiling took, 0 if it shares a plan.
         workspace_size: bytes.
@@ -76,7 +75,6 @@ class GraphReport:
     nodes: tuple[str, ...]
     operations: tuple[str, ...]
     custom: bool
-    weights_only: bool
     equal_to: str
     seconds: float
     workspace_size: int

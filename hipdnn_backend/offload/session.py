@@ -76,7 +76,6 @@ class CompiledGraph:
         declined: engine name → why it did not get the graph, for those asked before ``engine``.
         workspace_size: bytes.
         custom: its operations went to the engine as one custom operation.
-        weights_only: it reads nothing but weights: its results are the same in every run.
     """
 
     name: str
@@ -89,7 +88,6 @@ class CompiledGraph:
     declined: Mapping[str, Support]
     workspace_size: int
     custom: bool = False
-    weights_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,14 +123,12 @@ class Session:
     Attributes:
         engines: in the order in which they are asked.
         options: see `OffloadOptions`.
-        constants: numbers of the function's arguments that are weights.
         graphs: compiled graphs by name; filled by ``hipdnn-graph-to-executable``.
         report: what happened, filled by every pass.
     """
 
     engines: tuple[Engine, ...] = ()
     options: OffloadOptions = field(default_factory=OffloadOptions)
-    constants: frozenset[int] = frozenset()
     graphs: dict[str, CompiledGraph] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
     _said: dict[tuple[str, WireGraph], Support] = field(default_factory=dict)

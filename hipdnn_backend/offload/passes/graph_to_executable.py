@@ -17,7 +17,7 @@ from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.passes.assign_layouts import channels_last_uids, reset_layouts, restrided
-from hipdnn_backend.offload.passes.graph import LITERAL, FunctionGraph, functions
+from hipdnn_backend.offload.passes.graph import FunctionGraph
 from hipdnn_backend.offload.passes.leftovers import MAX_LITERAL, atoms
 from hipdnn_backend.offload.passes.offload import outline_groups
 from hipdnn_backend.offload.passes.regions import (
@@ -278,7 +278,6 @@ class _Compiler:
 
     def _replace(self, jobs: Mapping[Any, _Job]) -> None:
         first: dict[Key, str] = {}
-        steady = _weights_only(self._module, self._session.constants)
         for number, op in enumerate(graphs(self._module)):
             job = jobs[op.results[0]]
             name = f"hipdnn_graph_{number}"
@@ -294,7 +293,6 @@ class _Compiler:
                 declined=job.declined,
                 workspace_size=built.plan.workspace_size,
                 custom=job.custom,
-                weights_only=op.results[0] in steady,
             )
             self._report(self._session.graphs[name], job, built, first.get(job.key, ""))
             first.setdefault(job.key, name)
@@ -308,7 +306,6 @@ class _Compiler:
                 nodes=graph.nodes,
                 operations=operation_names(job.region.ops),
                 custom=graph.custom,
-                weights_only=graph.weights_only,
                 equal_to=equal_to,
                 seconds=0.0 if equal_to else built.seconds,
                 workspace_size=graph.workspace_size,
@@ -319,19 +316,6 @@ class _Compiler:
 
 def _carries_onnx(region: Region) -> bool:
     return any(is_operator(op, OPERATOR) for op in region.ops)
-
-
-def _weights_only(module: Any, constants: frozenset[int]) -> set[Any]:
-    """The values that are the same in every run: weights, literals, and what is computed from nothing else."""
-    steady: set[Any] = set()
-    for function in functions(module):
-        block = function.regions[0].blocks[0]
-        steady.update(argument for number, argument in enumerate(block.arguments) if number in constants)
-        for view in block.operations:
-            op = view.operation
-            if op.name == LITERAL or (len(op.operands) and all(operand in steady for operand in op.operands)):
-                steady.update(op.results)
-    return steady
 
 
 def _build(job: _Job) -> _Built:

@@ -278,7 +278,7 @@ def test_a_program_survives_json(lowered: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("version",), 2, "version 2 of a program is unknown"),
+        (("version",), 1, "version 1 of a program is unknown"),
         (("views", 0, 0), 99, "view 0: there is no buffer 99"),
         (("views", 0, 1), 1, r"view 0 reaches to byte 28 of 'x0', which has 24"),
         (("views", 0, 3), [3, -1], r"views\[0\]: -1 is no number"),

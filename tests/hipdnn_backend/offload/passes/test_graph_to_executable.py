@@ -6,14 +6,13 @@ import pytest
 
 from hipdnn_backend.offload.errors import PassError
 from hipdnn_backend.offload.passes.graph_to_executable import NotCompiledError
-from hipdnn_backend.offload.pipeline import PIPELINE, run_passes
 from hipdnn_backend.offload.report import Progress
-from hipdnn_backend.offload.session import OffloadOptions, Session
+from hipdnn_backend.offload.session import OffloadOptions
 from hipdnn_backend.onnx_op import carries_onnx
 from hipdnn_backend.wire import CustomOpAttributes, WireGraph
 from tests.support.fake_engine import CUSTOM, POINTWISE, FakeEngine
 from tests.support.filecheck import check_ir
-from tests.support.passes import parsed, run_text
+from tests.support.passes import run_text
 
 V = "!torch.vtensor<[4,4],f32>"
 
@@ -156,17 +155,3 @@ def test_plans_are_closed_if_a_later_graph_fails(tmp_path) -> None:
         run_text(chain("relu", "cumsum"), engines=[engine], options=OffloadOptions(reproducers=tmp_path))
     assert plans
     assert all(plan.closed for plan in plans)
-
-
-def test_graphs_of_weights_alone_are_marked() -> None:
-    text = f"""func.func @main(%x: {V}, %w: {V}) -> {V} {{
-      %int1 = torch.constant.int 1
-      %none = torch.constant.none
-      %0 = torch.aten.cumsum %w, %int1, %none : {V}, !torch.int, !torch.none -> {V}
-      %1 = torch.aten.mm %x, %0 : {V}, {V} -> {V}
-      return %1 : {V}
-    }}"""
-    session = Session((FakeEngine(),), constants=frozenset({1}))
-    run_passes(parsed(text), PIPELINE, session)
-    assert [graph.weights_only for graph in session.graphs.values()] == [True, False]
-    assert [graph.weights_only for graph in session.report.graphs] == [True, False]
