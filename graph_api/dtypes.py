@@ -6,8 +6,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, cast
 
-import numpy as np
-
+from graph_api._numpy import np
 from graph_api.errors import GraphError
 
 __all__ = ["DataType"]
@@ -41,7 +40,7 @@ class DataType(Enum):
     @property
     def bits(self) -> int:
         """Bits of one element in the memory of a tensor: 4 for INT4, of which two share a byte."""
-        return 4 if self is DataType.INT4 else 8 * self.numpy.itemsize
+        return _BITS[self]
 
     @property
     def range(self) -> tuple[int, int]:
@@ -106,6 +105,21 @@ _NUMPY: dict[DataType, str] = {
     DataType.FP8_E4M3: "float8_e4m3fn",
     DataType.FP8_E5M2: "float8_e5m2",
     DataType.FP8_E8M0: "float8_e8m0fnu",
+}
+_BITS = {
+    DataType.FLOAT: 32,
+    DataType.HALF: 16,
+    DataType.BFLOAT16: 16,
+    DataType.DOUBLE: 64,
+    DataType.UINT8: 8,
+    DataType.INT8: 8,
+    DataType.INT4: 4,
+    DataType.INT32: 32,
+    DataType.INT64: 64,
+    DataType.BOOLEAN: 8,
+    DataType.FP8_E4M3: 8,
+    DataType.FP8_E5M2: 8,
+    DataType.FP8_E8M0: 8,
 }
 _OF_ML_DTYPES = frozenset({"bfloat16", "int4", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"})
 _FROM_NUMPY = {name: data_type for data_type, name in _NUMPY.items()}

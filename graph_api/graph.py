@@ -7,9 +7,8 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from graph_api import numerics, serialization
+from graph_api._numpy import np
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError, did_you_mean
 from graph_api.layout import stride_order, strides_in_order

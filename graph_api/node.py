@@ -17,10 +17,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from reprlib import repr as _shown  # of values from outside, which may be long
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
-import numpy as np
-
+from graph_api._numpy import np
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError, did_you_mean
 from graph_api.layout import packed_strides, stride_order, strides_in_order
@@ -28,7 +27,7 @@ from graph_api.tensor import TensorAttr
 
 __all__ = ["OPS", "Array", "Arrays", "Attributes", "Node", "register_op"]
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 Arrays = Mapping[str, Array]
 
 

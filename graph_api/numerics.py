@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
+from graph_api._numpy import np
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from reprlib import repr as _shown  # of values from outside, which may be long
 from typing import Any, TypeVar
 
-import numpy as np
-
+from graph_api._numpy import np
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.layout import Dims, PhysicalLayout, extent, physical
@@ -30,7 +29,7 @@ _MAX_RANK = 32
 
 def int_tuple(values: object, what: str) -> Dims:
     """``values`` as a tuple of Python ints; numpy integers are welcome, floats and strings are not."""
-    if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+    if isinstance(values, str | bytes) or not (isinstance(values, Sequence) or isinstance(values, np.ndarray)):  # noqa: SIM101 - numpy only if it is needed
         raise GraphError(f"{what} must be a sequence of integers, got {_shown(values)}")
     try:
         numbers = tuple(operator.index(value) for value in values)  # type: ignore[arg-type]
@@ -221,7 +220,7 @@ class TensorAttr:
 
     def set_value(self, value: Scalar) -> TensorAttr:
         """Makes the tensor a compile-time constant of one element."""
-        if isinstance(value, np.generic):
+        if type(value) not in (bool, int, float) and isinstance(value, np.generic):
             value = value.item()
         if not isinstance(value, bool | int | float):
             raise GraphError(f"tensor '{self.name}': a scalar value must be a number or bool, got {_shown(value)}")

@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from graph_api import CompileError, DataType, Graph, Node, TensorAttr
+from graph_api._numpy import np
 from iree_bridge import packed, padded
 from iree_bridge._mlir import PassManager, ir
 from iree_bridge.positions import keep_inside

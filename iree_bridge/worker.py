@@ -67,11 +67,11 @@ def _serve(sock: socket.socket, hello: Header, parent: int, scratch: Path) -> No
     from iree_bridge import _compiler_api
 
     _compiler_api.set_global_flags(hello["global_flags"])
-    _frames.send(sock, {"op": "hello", "compiler": _compiler_api.version(), "python": sys.version})
     requests: queue.SimpleQueue[tuple[Header, bytes]] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(sock, requests, scratch), daemon=True).start()
     threading.Thread(target=_watch_parent, args=(parent, scratch), daemon=True).start()
     server = _Server(scratch)
+    _frames.send(sock, {"op": "hello", "compiler": _compiler_api.version(), "python": sys.version})
     while True:
         try:
             header, payload = requests.get(timeout=hello["idle"])

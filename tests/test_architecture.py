@@ -154,6 +154,25 @@ def test_importing_a_package_is_light(package: str, absent: tuple[str, ...]) -> 
     assert not sorted(name for name in loaded for module in absent if _is_within(name, module))
 
 
+_EMITS = """
+from graph_api import DataType, Graph, PointwiseMode
+from iree_bridge.emitter import emit_module
+from iree_bridge.target import Target
+g = Graph("g", io_data_type=DataType.FLOAT, compute_data_type=DataType.FLOAT)
+x, w, b = (g.tensor(name, dim=dim) for name, dim in (("x", (1, 4, 8, 8)), ("w", (4, 4, 3, 3)), ("b", (1, 4, 1, 1))))
+y = g.pointwise(PointwiseMode.RELU_FWD, g.pointwise(PointwiseMode.ADD, g.conv_fprop(x, w, padding=1), b))
+y.set_output(True)
+emit_module(Graph.from_json(g.validate().to_json()), Target.parse("gfx942"))
+"""
+
+
+def test_emitting_a_graph_needs_no_numpy() -> None:
+    """A compile worker starts a third sooner without."""
+    loaded = _loaded_by(_EMITS)
+    assert "iree.compiler.ir" in loaded
+    assert not {"numpy", "ml_dtypes"} & loaded
+
+
 DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md") for path in ROOT.glob(pattern))
 _PATH_IN_CODE = re.compile(rf"`((?:{'|'.join([*OURS, 'tests', 'docs', 'examples'])})/[\w./*-]+)`")
 _LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")

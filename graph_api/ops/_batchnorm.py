@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 
-import numpy as np
-
+from graph_api._numpy import np
 from graph_api.bounded import Bounded, bounded_input
 from graph_api.dtypes import DataType
 from graph_api.errors import NotSupportedError

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from graph_api._numpy import np
 from graph_api.node import Array
 
 if TYPE_CHECKING:

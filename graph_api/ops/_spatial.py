@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from graph_api._numpy import np
 from graph_api.errors import GraphError
 from graph_api.tensor import TensorAttr, int_tuple
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import cast
 
-import numpy as np
-
+from graph_api._numpy import np
 from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError

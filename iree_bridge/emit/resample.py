@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from graph_api import DataType, PaddingMode
+from graph_api._numpy import np
 from graph_api.ops.resample import ResampleAttributes, ResampleFwdNode
 from iree_bridge.emit._linalg import Code, Operand, element_type, generic
 from iree_bridge.emit.conv import cropped

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
-
 from graph_api import AttentionImplementation, DataType
+from graph_api._numpy import np
 from graph_api.ops.sdpa import SdpaNode
 from iree_bridge.emit._attention import LEAST_MASK, FusedAttention, fused_attention, visibility
 from iree_bridge.emit.matmul import product
