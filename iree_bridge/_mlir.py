@@ -7,8 +7,8 @@ from typing import Any
 
 __all__ = ["PassManager", "ir"]
 
-# With numpy the bindings offer more attribute builders, of which none is used here. Loading it would take a third of the
-# time that a worker needs before it compiles.
+# With numpy the bindings offer more attribute builders, of which none is used here. Loading it would be a third of
+# the time that a worker needs before it compiles.
 _numpy = sys.modules.get("numpy")
 sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
 try:
