@@ -1,12 +1,14 @@
 """``hipdnn-ep-opt``: the passes of the offload pipeline on MLIR text, with the flags of MLIR's own opt tools.
 
-Exit codes: 0 done; 2 usage, text that is no MLIR, or a pass that failed; 1 interrupted, or the reader went away.
+Exit codes: 0 done; 2 usage, text that is no MLIR, or a pass that failed or ended the process; 1 interrupted, or the
+reader went away.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,8 +186,28 @@ def _write(text: str, output: Path | None) -> None:
 
 
 def main() -> None:
-    """Entry point of the ``hipdnn-ep-opt`` command."""
-    ep_opt.main(prog_name="hipdnn-ep-opt")
+    """Entry point of the ``hipdnn-ep-opt`` command: runs it in a child, which MLIR may end."""
+    child = os.fork()
+    if not child:
+        ep_opt.main(prog_name="hipdnn-ep-opt")
+    status = _wait(child)
+    if status < 0:
+        click.echo(
+            f"Error: MLIR ended the process ({signal.Signals(-status).name}), as it does where a check of its own fails; "
+            "what it said is above. --mlir-print-ir-after-all shows the last pass that was done",
+            err=True,
+        )
+        sys.exit(2)
+    sys.exit(status)
+
+
+def _wait(child: int) -> int:
+    """The exit code of a process, negative for the signal that ended it. The terminal interrupts both."""
+    while True:
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        except KeyboardInterrupt:
+            continue
 
 
 if __name__ == "__main__":

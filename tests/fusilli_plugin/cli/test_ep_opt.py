@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,3 +127,22 @@ def test_a_failing_pass_leaves_a_reproducer_that_the_tool_reads(run: EpOpt, tmp_
     (file,) = tmp_path.glob("hipdnn-ep-*.mlir")
     assert str(file) in result.stderr.replace("\n", "")
     assert "torch.aten.relu" in run(file).stdout
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "said"),
+    [
+        ("os.abort()", 2, "Error: MLIR ended the process (SIGABRT)"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 2, "Error: MLIR ended the process (SIGSEGV)"),
+        ("sys.exit(7)", 7, ""),
+    ],
+)
+def test_the_end_of_the_process_is_told(what: str, status: int, said: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from fusilli_plugin.cli import ep_opt as module\n"
+        f"module.ep_opt.main = lambda **_options: {what}\n"
+        "module.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr[: len(said)]) == (status, said)
