@@ -193,7 +193,7 @@ def main() -> None:
     status = _wait(child)
     if status < 0:
         click.echo(
-            f"Error: MLIR ended the process ({signal.Signals(-status).name}), as it does where a check of its own fails; "
+            f"Error: MLIR ended the process ({signal.Signals(-status).name}), as it does where its own checks fail; "
             "what it said is above. --mlir-print-ir-after-all shows the last pass that was done",
             err=True,
         )
