@@ -50,7 +50,15 @@ def convert(graph: Graph) -> Graph:
     except (RuntimeError, ValueError, version_converter.ConvertError) as error:
         reason = f"opset {graph.opset} cannot be converted to {COMMON_OPSET}: {' '.join(str(error).split())}"
         raise ModelError(graph.name, "opset", reason) from error
+    _keep_names(graph.nodes, model.graph.node)
     return _rebuilt(graph, model)
+
+
+def _keep_names(before: Iterable[onnx.NodeProto], after: Iterable[onnx.NodeProto]) -> None:
+    """A node that onnx puts in the place of another gets its name; the results kept theirs."""
+    names = {value: node.name for node in before for value in node.output if value}
+    for node in after:
+        node.name = next((names[value] for value in node.output if value in names), node.name)
 
 
 def _rebuilt(graph: Graph, model: onnx.ModelProto) -> Graph:

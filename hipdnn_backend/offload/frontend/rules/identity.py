@@ -20,9 +20,12 @@ def _identity(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 @rewrites("Dropout")
 def _dropout(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     training = b.value(b.input(2)) if b.input(2) else np.asarray(False)
-    if training is None or training.any() or b.has_output(1):
+    if training is None or training.any():
         return None
-    return [node.input[0]]
+    if not b.has_output(1):
+        return [node.input[0]]
+    dims = b.dims(node.input[0])
+    return None if dims is None else [node.input[0], b.constant(np.ones(dims), np.bool_)]  # the mask drops nothing
 
 
 @rewrites("Cast", "Reshape", "Expand", "Flatten", "Squeeze", "Unsqueeze")

@@ -180,6 +180,18 @@ def test_initializers_among_the_inputs_and_upsample() -> None:
     assert [info.name for info in load(model).inputs] == ["x"]
 
 
+def test_an_operator_of_an_old_opset_is_called_as_in_the_model() -> None:
+    """onnx puts a Resize without a name in its place."""
+    nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"), helper.make_node("Upsample", ["r", "scales"], ["y"], "up")]
+    model = _model(nodes, {"x": [1, 1, 2, 2]}, {"y": [1, 1, 4, 4]}, opset=9)
+    model.graph.input.append(helper.make_tensor_value_info("scales", TensorProto.FLOAT, [4]))
+    with pytest.raises(ModelError) as caught:
+        load(model)
+    assert (caught.value.node, caught.value.rule) == ("up", "control-input")
+    bound = prepare(model, inputs={"scales": np.array([1, 1, 2, 2], np.float32)})
+    assert [(node.name, node.op_type) for node in bound.nodes] == [("relu", "Relu"), ("up", "Resize")]
+
+
 def test_functions_of_the_model_are_inlined() -> None:
     imports = [helper.make_opsetid("", 17)]
     body = [helper.make_node("Mul", ["a", "a"], ["t"], "square"), helper.make_node("Neg", ["t"], ["b"], "minus")]

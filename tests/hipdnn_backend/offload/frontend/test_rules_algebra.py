@@ -67,6 +67,23 @@ def test_a_layer_norm_whose_scale_broadcasts() -> None:
     check_rewrite(model, feeds, expected=[np.asarray(expected)], atol=1e-5)
 
 
+@pytest.mark.parametrize(("opset", "inputs"), [(7, {}), (13, {"ratio": np.float32(0.75), "training": np.False_})])
+def test_dropout_drops_nothing_at_inference(opset: int, inputs: dict[str, Any]) -> None:
+    x, more = _normal(2, 3), {name: np.asarray(value) for name, value in inputs.items()}
+    model, feeds = one_node(
+        "Dropout", {"x": x, **more}, {"y": np.float32, "mask": np.bool_}, constants=list(more), opset=opset
+    )
+    graph = check_rewrite(model, feeds, expected=[x, np.ones((2, 3), bool)])
+    assert not graph.nodes
+
+
+def test_dropout_in_training_is_left() -> None:
+    more = {"ratio": np.asarray(np.float32(0.75)), "training": np.asarray(True)}
+    outputs = {"y": np.float32, "mask": np.bool_}
+    model, _ = one_node("Dropout", {"x": _normal(2, 3), **more}, outputs, constants=list(more))
+    assert [node.op_type for node in prepare(model).nodes] == ["Dropout"]
+
+
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
 def test_swish(alpha: float) -> None:
     x = _normal(3, 4)
