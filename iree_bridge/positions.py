@@ -24,7 +24,8 @@ _LISTED: Final = ("index", "index_put", "_index_put_impl", "_unsafe_index", "_un
 def keep_inside(function: Any) -> None:
     """Clamp what every ``torch.aten`` operation of a function takes as positions in a tensor.
 
-    Negative ones count from the end before that. Valid positions, so results too, stay as they are.
+    Where PyTorch takes negative ones, they count from the end before that. Valid positions, so results too, stay as
+    they are.
     """
     for op in list(_operations(function)):
         name = op.name.removeprefix("torch.aten.").split(".")[0]
@@ -54,7 +55,8 @@ def _clamp_list(op: Any) -> None:
         if getattr(source, "name", "") == "torch.derefine":  # an optional tensor
             positions = source.operands[0]
         if str(positions.type).endswith(("si64>", "si32>")):
-            listed[dim] = _clamped(op, positions, op.operands[0], _integer(op, dim))
+            from_end = _from_end(op, positions, op.operands[0], _integer(op, dim))
+            listed[dim] = _clamped(op, from_end, op.operands[0], _integer(op, dim))
     type_ = made.results[0].type
     with ir.InsertionPoint(op), op.location:
         element = str(type_).removeprefix("!torch.list<").removesuffix(">")
@@ -68,20 +70,28 @@ def _clamp_list(op: Any) -> None:
         op.operands[1] = ir.Operation.create("torch.prim.ListConstruct", results=[type_], operands=listed).result
 
 
+def _from_end(op: Any, positions: Any, tensor: Any, dim: Any) -> Any:
+    """The positions, negative ones counted from the end of a dim."""
+    truth = ir.Type.parse(_ELEMENT.sub(",i1>", str(positions.type)))
+    is_negative = _aten(op, "lt.Scalar", truth, positions, _integer(op, 0))
+    counted = _aten(op, "add.Scalar", positions.type, positions, _size(op, tensor, dim), _integer(op, 1))
+    return _aten(op, "where.self", positions.type, is_negative, counted, positions)
+
+
 def _clamped(op: Any, positions: Any, tensor: Any, dim: Any) -> Any:
     """The positions from 0 to the size of a dim less one."""
-    number, zero, one = ir.Type.parse("!torch.int"), _integer(op, 0), _integer(op, 1)
-    truth = ir.Type.parse(_ELEMENT.sub(",i1>", str(positions.type)))
+    last = _aten(op, "sub.int", ir.Type.parse("!torch.int"), _size(op, tensor, dim), _integer(op, 1))
+    return _aten(op, "clamp", positions.type, positions, _integer(op, 0), last)
+
+
+def _size(op: Any, tensor: Any, dim: Any) -> Any:
+    return _aten(op, "size.int", ir.Type.parse("!torch.int"), tensor, dim)
+
+
+def _aten(op: Any, name: str, type_: Any, *operands: Any) -> Any:
+    """The result of a new operation before another."""
     with ir.InsertionPoint(op), op.location:
-
-        def make(name: str, type_: Any, *operands: Any) -> Any:
-            return ir.Operation.create(f"torch.aten.{name}", results=[type_], operands=list(operands)).result
-
-        size = make("size.int", number, tensor, dim)
-        is_negative = make("lt.Scalar", truth, positions, zero)
-        from_end = make("add.Scalar", positions.type, positions, size, one)
-        counted = make("where.self", positions.type, is_negative, from_end, positions)
-        return make("clamp", positions.type, counted, zero, make("sub.int", number, size, one))
+        return ir.Operation.create(f"torch.aten.{name}", results=[type_], operands=list(operands)).result
 
 
 def _integer(op: Any, value: int) -> Any:
