@@ -99,6 +99,7 @@ class Graph:
         values: all tensors by name.
         opsets: domain → version.
         is_nested: the graph is the body of a node.
+        parent: type of that node, "" if ONNX Runtime does not tell.
     """
 
     api: Api
@@ -110,6 +111,7 @@ class Graph:
     values: Mapping[str, Value]
     opsets: Mapping[str, int]
     is_nested: bool
+    parent: str = ""
     model_path: str = ""
     consumers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -184,6 +186,7 @@ def read(api: Api, handle: Any) -> Graph:
                 has_subgraphs=api.get("Node_GetNumSubgraphs", "size_t", node) > 0,
             )
         )
+    parent = api.get("Graph_GetParentNode", "void *", handle)
     return Graph(
         api=api,
         name=api.text("Graph_GetName", handle),
@@ -193,7 +196,8 @@ def read(api: Api, handle: Any) -> Graph:
         constants=reader.constants,
         values=reader.values,
         opsets=_opsets(api, handle),
-        is_nested=api.get("Graph_GetParentNode", "void *", handle) != ffi.NULL or _captures(nodes, reader, inputs),
+        is_nested=parent != ffi.NULL or _captures(nodes, reader, inputs),
+        parent=api.text("Node_GetOperatorType", parent) if parent != ffi.NULL else "",
         model_path=api.text("Graph_GetModelPath", handle),
         consumers=_consumers(nodes),
     )

@@ -31,6 +31,7 @@ __all__ = ["Provider", "StrictError"]
 
 _LOG: Final = logging.getLogger(__name__)
 _MAX_ROUNDS: Final = 64
+_CONTROL: Final = frozenset({"If", "Loop", "Scan"})  # nodes whose bodies ONNX Runtime runs as they are
 _OPSET: Final = "opset"  # what the front end calls a model of another version of ONNX than it knows
 _BODIES: Final = 24  # version of ONNX Runtime from which on more than one graph of a session may have compiled nodes
 # What a named or unnamed dim is taken for while nodes are claimed. Different, so that none is confused with another.
@@ -144,6 +145,8 @@ class Provider:
                 return "it is inside another node, where ONNX Runtime before 1.24 mixes up compiled nodes"
             if self._claimed_in not in ("", graph.name):  # a body that reads nothing from outside was not recognised
                 return f"ONNX Runtime before 1.24 mixes up compiled nodes with those in graph '{self._claimed_in}'"
+        if graph.parent and graph.parent not in _CONTROL:
+            return f"it is inside a {graph.parent}, which ONNX Runtime puts other nodes in the place of"
         if node.has_subgraphs:
             return "it has subgraphs"
         taken_by = self._api.text("Node_GetEpName", node.handle)

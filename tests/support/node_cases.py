@@ -65,7 +65,12 @@ def _differ(have: np.ndarray, want: np.ndarray, case: Any) -> str:
 
 
 def run_isolated(
-    names: Sequence[str], *, modules: Iterable[str] = (), seconds: float = 120, environ: Mapping[str, str] | None = None
+    names: Sequence[str],
+    *,
+    modules: Iterable[str] = (),
+    seconds: float = 120,
+    environ: Mapping[str, str] | None = None,
+    judge: str = __name__,
 ) -> dict[str, str]:
     """The outcome of each case. A crash or a hang is the outcome of the case that ran; the others go on.
 
@@ -74,18 +79,19 @@ def run_isolated(
         modules: see `load_cases`.
         seconds: for one case, beginning with its process.
         environ: default: that of the process.
+        judge: module with the function ``outcome`` that runs a case.
     """
     found: dict[str, str] = {}
     while left := [name for name in names if name not in found]:
         before = len(found)
-        _run_some(left, list(modules), seconds, environ, found)
+        _run_some({"names": left, "modules": list(modules), "judge": judge}, seconds, environ, found)
         if len(found) == before:
             raise RuntimeError("the process that runs the cases does not start")
     return found
 
 
 def _run_some(
-    names: Sequence[str], modules: list[str], seconds: float, environ: Mapping[str, str] | None, found: dict[str, str]
+    asked: Mapping[str, Any], seconds: float, environ: Mapping[str, str] | None, found: dict[str, str]
 ) -> None:
     """Adds outcomes until all are there, or one case has ended the process."""
     child = subprocess.Popen(
@@ -100,7 +106,7 @@ def _run_some(
     assert child.stdout is not None
     running = ""
     with child:
-        child.stdin.write(json.dumps({"names": list(names), "modules": modules}))
+        child.stdin.write(json.dumps(asked))
         child.stdin.close()
         while True:
             timer = threading.Timer(seconds, child.kill)
@@ -122,10 +128,11 @@ def main() -> None:
     asked = json.load(sys.stdin)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    judge = importlib.import_module(asked["judge"]).outcome
     cases = load_cases(asked["modules"])
     for name in asked["names"]:
         print(json.dumps({"name": name}), file=out, flush=True)
-        print(json.dumps({"name": name, "outcome": outcome(cases[name])}), file=out, flush=True)
+        print(json.dumps({"name": name, "outcome": judge(cases[name])}), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -192,6 +192,32 @@ def test_an_axis_that_is_known_at_run_time_only_is_a_reason_and_no_problem() -> 
     assert made.run(None, feeds)[0].tolist() == [0, 0, 1, 3, 6]
 
 
+def test_a_node_that_is_known_at_run_time_only_leaves_the_others() -> None:
+    """It is of an old opset, so the pipeline sees another in its place."""
+    model = Model("upsample", opset=9)
+    x, scales = model.input("x", 1, 1, 2, 2), model.input("scales", 4)
+    made = session(model.output(model.add("Upsample", model.add("Sigmoid", x), scales)), strict="1")
+    sigmoid, upsample = fusilli_plugin.ep_report(made).nodes
+    assert sigmoid.group
+    assert "'scales' has to be known, but is an input" in upsample.reason
+    data = np.array([[[[-1, 0], [1, 2]]]], F32)
+    (y,) = made.run(None, {"x": data, "scales": np.array([1, 1, 2, 3], F32)})
+    want = 1 / (1 + np.exp(-data.astype(np.float64)))
+    np.testing.assert_allclose(y, want.repeat(2, 2).repeat(3, 3), rtol=1e-6)
+
+
+def test_dropout_with_its_mask_is_part_of_a_group() -> None:
+    model = Model("dropout")
+    h = model.add("Dropout", model.add("Sigmoid", model.input("x", 3, 4)), outputs=2)
+    model.output(model.add("Tanh", h)).output(f"{h}1", dtype=bool)
+    made = session(model, strict="1")
+    assert [bool(node.group) for node in fusilli_plugin.ep_report(made).nodes] == [True, True, True]
+    x = np.linspace(-2, 2, 12, dtype=F32).reshape(3, 4)
+    y, mask = made.run(None, {"x": x})
+    np.testing.assert_allclose(y, np.tanh(1 / (1 + np.exp(-x.astype(np.float64)))), rtol=1e-5)
+    np.testing.assert_array_equal(mask, np.ones((3, 4), bool))
+
+
 # ---- dims that are not known
 
 
