@@ -27,6 +27,7 @@ class Variant(NamedTuple):
 
 
 _UNBUFFERED: Final = ("--iree-rocdl-enable-buffer-instructions=false",)
+_JOINED: Final = ("--iree-dispatch-creation-propagate-collapse-across-expands",)
 _VECTOR: Final = 4
 _PRODUCTS: Final = {"matmul", "conv_fprop", "conv_dgrad", "conv_wgrad", "pointwise"}
 
@@ -38,7 +39,12 @@ def choose(graph: Graph, target: Target) -> Variant:
     rows of 7. Products and convolutions with such rows do without these instructions. Reductions and norms keep them:
     without them the compiler aborts on some of odd size in f16 ("Cannot select"). Which graphs crash it either way is
     not known exactly (some small f32 convolutions do), so the other way is the spare of each.
+
+    CPU: a forward convolution ends in a view of its product, which keeps what follows from joining the product's kernel
+    unless views are moved.
     """
+    if target.backend == "llvm-cpu" and any(node.op == "conv_fprop" for node in graph.nodes):
+        return Variant("joined", _JOINED)
     if target.backend != "rocm":
         return Variant("plain")
     if {node.op for node in graph.nodes} <= _PRODUCTS and _has_ragged_rows(graph):

@@ -1,51 +1,45 @@
-"""Convolution on the CPU target as a channels-last linalg operation.
+"""Convolution on the CPU target as a product of matrices with tiles of our choice.
 
-The torch form becomes a channels-first convolution. Around a channels-last tensor the compiler folds its transposes
-into a generic loop nest that it does not vectorise (40 times slower), and half-precision operands stay half-precision
-in the inner loop. So here the operands become f32, the filter is transposed on its own (a barrier keeps it apart), and
-the convolution is named ``conv_2d_nhwc_hwcf`` or ``depthwise_conv_2d_nhwc_hwc``; ``docs/performance.md`` has numbers.
+The compiler's own ways fall off cliffs: strided 1x1 convolutions and widths that vectors do not divide are left to
+scalar loops, and around a channels-last tensor it folds transposes into a loop nest that it does not vectorise.
+``docs/performance.md`` has the measurements. Here what the filter meets at each place of the result is copied into a
+matrix (1x1 convolutions of stride 1 need no copy), and one ``linalg.generic`` multiplies that with the filter:
+
+* results with channels last: rows are places ``[places, taps]``, and the filters lie in panels ``[filters / b, taps,
+  b]``, as wide as some vectors, whose rows follow each other in memory. A kernel makes them of a filter in any layout.
+* results with channels first: rows are filters ``[filters, taps]``, columns are places ``[taps, places]``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from graph_api import DataType, TensorAttr
 from graph_api.layout import stride_order
-from graph_api.ops.conv import ConvAttributes
+from graph_api.ops.conv import ConvAttributes, ConvFpropNode
+from iree_bridge.emit._conv_frame import cropped, met
+from iree_bridge.emit._linalg import Code, Operand, generic
 from iree_bridge.emitter import Emitter, Value
 from iree_bridge.types import builtin_tensor
 
-__all__ = ["as_computed", "channels_last", "wanted"]
+__all__ = ["as_computed", "forward"]
 
-_HALF = (DataType.HALF, DataType.BFLOAT16)
-
-
-def wanted(e: Emitter, x: TensorAttr, operand: DataType, groups: int, filters: int) -> bool:
-    """Whether this form is faster than the torch form: 2-D, f32, dense or depthwise, channels last."""
-    if e.target.backend != "llvm-cpu" or x.rank != 4 or operand is not DataType.FLOAT:
-        return False
-    depthwise = groups == x.dims[1] and filters == groups
-    last = stride_order(x.dims, x.strides)[-1] == 1 and x.dims[1] > 1
-    return (groups == 1 or depthwise) and last
-
-
-def channels_last(e: Emitter, attributes: ConvAttributes, x: Value, w: Value, groups: int) -> Value:
-    """The convolution of f32 x [N, C, H, W] and w [K, C/g, R, S], logical; f32 of logical dims [N, K, OH, OW]."""
-    image = e.permute(x, (0, 2, 3, 1))
-    padding = list(zip(attributes.pre_padding, attributes.post_padding, strict=True))
-    out = [attributes.output_size(i, size, w.dims[i + 2]) for i, size in enumerate(x.dims[2:])]
-    image = e.pad(image, [*padding, (0, 0)])
-    depthwise = groups > 1
-    kernel = e.permute(w, (2, 3, 1, 0))
-    if depthwise:
-        kernel = e.reshape(kernel, (*w.dims[2:], w.dims[0]))
-    kernel = e.barrier(kernel)
-    dims = (x.dims[0], *out, w.dims[0])
-    text = _function(
-        "depthwise_conv_2d_nhwc_hwc" if depthwise else "conv_2d_nhwc_hwcf", attributes, image, kernel, dims
-    )
-    return e.permute(e.call(text, [image, kernel], dims, DataType.FLOAT), (0, 3, 1, 2))
+_HALF: Final = (DataType.HALF, DataType.BFLOAT16)
+_WIDTHS: Final = (16, 8)
+"""Elements of a panel's row, the best first."""
+_ROWS: Final = 64
+"""Most rows of one tile."""
+_STEP: Final = 4
+"""Taps that one step of the inner loop takes."""
+_COLUMNS: Final = 112
+"""Most columns of one tile."""
+_MATRIX: Final = 1 << 26
+"""Bytes that the matrix of places may have; a larger one is made and multiplied in parts."""
+_TILES: Final = 32
+"""Tiles that a product is cut into at least, if it can be: work for the threads."""
 
 
 def as_computed(e: Emitter, value: Value) -> Value:
@@ -58,17 +52,257 @@ def as_computed(e: Emitter, value: Value) -> Value:
     return e.barrier(e.cast(value, DataType.FLOAT))
 
 
-def _function(name: str, attributes: ConvAttributes, x: Value, w: Value, dims: Sequence[int]) -> str:
-    image, kernel, out = (builtin_tensor(d, DataType.FLOAT) for d in (x.dims, w.dims, dims))
+def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None:
+    """The forward convolution of x [N, C, spatial...] and w [K, C/g, filter...], logical; None: the torch form serves.
+
+    Served are f32 operands of one group, and depthwise 2-D ones whose channels are last.
+    """
+    if e.target.is_gpu or (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
+        return None
+    is_last = _is_channels_last(node.inputs["x"])
+    if node.groups == 1:
+        result = next((t for t in e.graph.arguments().outputs if t.rank == len(x.dims)), node.inputs["x"])
+        form = _channels_last if _is_channels_last(result) else _channels_first
+        return form(e, _Conv.of(node.attributes, x, w, is_last=is_last), x, w)
+    if node.groups == x.dims[1] == w.dims[0] and is_last and len(x.dims) == 4:
+        return _depthwise(e, node.attributes, x, w)
+    return None
+
+
+def _is_channels_last(tensor: TensorAttr) -> bool:
+    return stride_order(tensor.dims, tensor.strides)[-1] == 1 and tensor.dims[1] > 1
+
+
+def _depthwise(e: Emitter, a: ConvAttributes, x: Value, w: Value) -> Value:
+    """A filter [C, 1, R, S] for each channel, as a named operation; a barrier keeps the filter's transpose apart."""
+    padding = zip(a.pre_padding, a.post_padding, strict=True)
+    image = e.pad(e.permute(x, (0, 2, 3, 1)), [*padding, (0, 0)])
+    kernel = e.barrier(e.reshape(e.permute(w, (2, 3, 1, 0)), (*w.dims[2:], w.dims[0])))
+    dims = (x.dims[0], *(a.output_size(i, x.dims[i + 2], w.dims[i + 2]) for i in range(2)), w.dims[0])
+    source, filters, result = (builtin_tensor(d, DataType.FLOAT) for d in (image.dims, kernel.dims, dims))
     strides, dilations = (
-        f"dense<[{', '.join(map(str, values))}]> : tensor<2xi64>" for values in (attributes.stride, attributes.dilation)
+        f"dense<[{', '.join(map(str, values))}]> : tensor<2xi64>" for values in (a.stride, a.dilation)
     )
-    return f"""
-    func.func private @conv(%x: {image}, %w: {kernel}) -> {out} {{
+    text = f"""
+    func.func private @depthwise(%x: {source}, %w: {filters}) -> {result} {{
       %zero = arith.constant 0.0 : f32
-      %empty = tensor.empty() : {out}
-      %init = linalg.fill ins(%zero : f32) outs(%empty : {out}) -> {out}
-      %y = linalg.{name} {{strides = {strides}, dilations = {dilations}}}
-          ins(%x, %w : {image}, {kernel}) outs(%init : {out}) -> {out}
-      return %y : {out}
+      %empty = tensor.empty() : {result}
+      %begun = linalg.fill ins(%zero : f32) outs(%empty : {result}) -> {result}
+      %y = linalg.depthwise_conv_2d_nhwc_hwc {{strides = {strides}, dilations = {dilations}}}
+          ins(%x, %w : {source}, {filters}) outs(%begun : {result}) -> {result}
+      return %y : {result}
     }}"""
+    return e.permute(e.call(text, [image, kernel], dims, DataType.FLOAT), (0, 3, 1, 2))
+
+
+@dataclass(frozen=True)
+class _Conv:
+    """Sizes of a convolution: x [n, c, spatial...], w [k, c, window...], y [n, k, out...].
+
+    Attributes:
+        is_last: the channels of x lie next to each other.
+    """
+
+    a: ConvAttributes
+    n: int
+    c: int
+    k: int
+    size: tuple[int, ...]
+    window: tuple[int, ...]
+    out: tuple[int, ...]
+    is_last: bool
+
+    @staticmethod
+    def of(a: ConvAttributes, x: Value, w: Value, *, is_last: bool) -> _Conv:
+        n, c, *size = x.dims
+        k, _, *window = w.dims
+        out = tuple(a.output_size(i, size[i], window[i]) for i in range(len(size)))
+        return _Conv(a, n, c, k, tuple(size), tuple(window), out, is_last)
+
+    @property
+    def taps(self) -> int:
+        return self.c * math.prod(self.window)
+
+    @property
+    def is_point(self) -> bool:
+        """The filter has one position, which meets every place of padded x."""
+        return math.prod(self.window) == 1 and max(self.a.stride) == 1
+
+    @property
+    def axes_last(self) -> tuple[int, ...]:
+        """What makes [N, spatial..., C] of logical dims."""
+        return (0, *range(2, 2 + len(self.size)), 1)
+
+    @property
+    def axes_first(self) -> tuple[int, ...]:
+        """What makes logical dims of [N, spatial..., C]."""
+        return (0, 1 + len(self.size), *range(1, 1 + len(self.size)))
+
+    def parts(self) -> list[range]:
+        """Rows of the result, cut so that the matrix of each part is small enough."""
+        rows = self.out[0]
+        nbytes = 4 * self.n * math.prod(self.out) * self.taps
+        count = 1 if self.is_point else min(rows, -(-nbytes // _MATRIX))
+        cuts = [rows * i // count for i in range(count + 1)]
+        return [range(cuts[i], cuts[i + 1]) for i in range(count)]
+
+
+def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
+    image, panels = _framed(e, conv, x), _panels(e, w)
+    made = []
+    for rows in conv.parts():
+        matrix = _matrix(e, conv, image, rows, last=True)
+        y = _by_panels(e, e.reshape(matrix, (math.prod(matrix.dims) // conv.taps, conv.taps)), panels)
+        y = e.slice(e.reshape(y, (y.dims[0], math.prod(y.dims[1:]))), 1, 0, conv.k)
+        made.append(e.reshape(y, (conv.n, len(rows), *conv.out[1:], conv.k)))
+    return e.permute(_joined(e, made, 1), conv.axes_first)
+
+
+def _channels_first(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
+    image, filters = _framed(e, conv, x), e.reshape(w, (conv.k, conv.taps))
+    lead = (conv.n,) if conv.n > 1 else ()
+    made = []
+    for rows in conv.parts():
+        out = (len(rows), *conv.out[1:])
+        matrix = _matrix(e, conv, image, rows, last=False)
+        y = _product(e, filters, e.reshape(matrix, (*lead, conv.taps, math.prod(out))))
+        made.append(e.reshape(y, (conv.n, conv.k, *out)))
+    return _joined(e, made, 2)
+
+
+def _framed(e: Emitter, conv: _Conv, x: Value) -> Value:
+    """Padded x, in the order of its memory; what no window meets is cut off where the compiler checks for it."""
+    frame = met(conv.a, conv.size, conv.window, conv.out)
+    frame = [(pre, end if out == 1 else max(end, 0)) for (pre, end), out in zip(frame, conv.out, strict=True)]
+    if conv.is_last:
+        return e.pad(*cropped(e, e.permute(x, conv.axes_last), [*frame, (0, 0)]))
+    return e.pad(*cropped(e, x, frame))
+
+
+def _matrix(e: Emitter, conv: _Conv, image: Value, rows: range, *, last: bool) -> Value:
+    """What the filter meets in some rows of the result: [N, out..., window..., C], or [N, C, window..., out...].
+
+    Of a point it is the image itself; a transpose is kept apart, or the compiler reads vectors element by element.
+    """
+    if conv.is_point:
+        if last == conv.is_last:
+            return image
+        return e.barrier(e.permute(image, conv.axes_last if last else conv.axes_first))
+    a, rank = conv.a, len(conv.size)
+    axis = 1 if conv.is_last else 2
+    stop = a.stride[0] * (len(rows) - 1) + a.dilation[0] * (conv.window[0] - 1) + 1
+    if len(rows) < conv.out[0]:
+        image = e.slice(image, axis, a.stride[0] * rows.start, a.stride[0] * rows.start + stop)
+    out = (len(rows), *conv.out[1:])
+    dims = (conv.n, *out, *conv.window, conv.c) if last else (conv.n, conv.c, *conv.window, *out)
+    at_out, at_window, channel = (1, 1 + rank, 1 + 2 * rank) if last else (2 + rank, 2, 1)
+    places = [f"d{at_out + i} * {a.stride[i]} + d{at_window + i} * {a.dilation[i]}" for i in range(rank)]
+    index = ["d0", *places, f"d{channel}"] if conv.is_last else ["d0", f"d{channel}", *places]
+    source, result = (builtin_tensor(d, DataType.FLOAT) for d in (image.dims, dims))
+    lines = [
+        f"func.func private @matrix(%x: {source}) -> {result} {{",
+        f"  %empty = tensor.empty() : {result}",
+        *generic(
+            "%y",
+            [Operand("%x", source, index)],
+            Operand("%empty", result, [f"d{i}" for i in range(len(dims))]),
+            ["parallel"] * len(dims),
+            [],
+            "%i0",
+        ),
+        f"  return %y : {result}",
+        "}",
+    ]
+    return e.call("\n".join(lines), [image], dims, DataType.FLOAT)
+
+
+def _joined(e: Emitter, parts: Sequence[Value], axis: int) -> Value:
+    if len(parts) == 1:
+        return parts[0]
+    dims = list(parts[0].dims)
+    dims[axis] = sum(part.dims[axis] for part in parts)
+    return e.op("aten.cat", dims, DataType.FLOAT, e.list([part.ssa for part in parts]), axis)
+
+
+def _panels(e: Emitter, w: Value) -> Value:
+    """w [K, C, window...] as [panels, window... and C, width]; filters of 0 fill the last panel."""
+    k, c, *window = w.dims
+    width = next((width for width in _WIDTHS if k % width == 0), _WIDTHS[-1])
+    w = e.pad(w, [(0, -k % width), *[(0, 0)] * (len(w.dims) - 1)])
+    split = e.reshape(w, (w.dims[0] // width, width, c, *window))
+    split = e.permute(split, (0, *range(3, 3 + len(window)), 2, 1))
+    return e.reshape(e.barrier(split), (split.dims[0], c * math.prod(window), width))
+
+
+def _by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
+    """rows [M, taps] times panels [B, taps, b]: [M, B, b]."""
+    m, (count, _, width) = rows.dims[0], panels.dims
+    share = _largest_divisor(count, 64 // width)
+    while share > 1 and -(-m // _tile(m, 4, _ROWS)) * (count // share) < _TILES:
+        share = _largest_divisor(count, share - 1)
+    tile, vector = (_tile(m, 4, _ROWS), share, width, 0), (min(m, 4), 1, width, 0)
+    factors = (rows, ["d0", "d3"]), (panels, ["d1", "d3", "d2"])
+    return _sum_of_products(e, factors, (m, count, width), tile, vector)
+
+
+def _product(e: Emitter, rows: Value, columns: Value) -> Value:
+    """rows [M, taps] times columns [batch..., taps, P]: [batch..., M, P]."""
+    m, (*lead, _, places) = rows.dims[0], columns.dims
+    batch = ["d0"] * len(lead)
+    i, j, t = (f"d{axis + len(lead)}" for axis in range(3))
+    ones = [1] * len(lead)
+    tile = (*ones, _tile(m, 4, _ROWS), _tile(places, _WIDTHS[0], _COLUMNS), 0)
+    vector = (*ones, min(m, 4), min(places, _WIDTHS[0]), 0)
+    return _sum_of_products(e, ((rows, [i, t]), (columns, [*batch, t, j])), (*lead, m, places), tile, vector)
+
+
+def _sum_of_products(
+    e: Emitter,
+    factors: Sequence[tuple[Value, Sequence[str]]],
+    dims: Sequence[int],
+    tile: Sequence[int],
+    vector: Sequence[int],
+) -> Value:
+    """The sums over the last loop of the products of two factors, each with its index; ``dims`` are the other loops."""
+    types = [builtin_tensor(value.dims, DataType.FLOAT) for value, _ in factors]
+    result = builtin_tensor(dims, DataType.FLOAT)
+    code = Code()
+    total = code.op("addf", "%o", code.op("mulf", "%i0", "%i1", "f32"), "f32")
+    ins = [Operand(name, kind, index) for name, kind, (_, index) in zip(("%a", "%b"), types, factors, strict=True)]
+    begun = Operand("%begun", result, [f"d{i}" for i in range(len(dims))])
+    taps = factors[0][0].dims[-1]
+    step = [*[0] * len(dims), _STEP if taps % _STEP == 0 else 1]
+    attributes = (
+        "{compilation_info = #iree_codegen.compilation_info<lowering_config = #iree_cpu.lowering_config<"
+        f"distribution = {list(tile)}, cache_parallel = {list(tile)}, vector_common_parallel = {list(vector)}, "
+        f"vector_reduction = {step}>, translation_info = #iree_codegen.translation_info<"
+        "pipeline = #iree_cpu.pipeline<DoubleTilingExpert>, {enable_loop_peeling}>>}"
+    )
+    loops = [*["parallel"] * len(dims), "reduction"]
+    lines = [
+        f"func.func private @product(%a: {types[0]}, %b: {types[1]}) -> {result} {{",
+        "  %zero = arith.constant 0.0 : f32",
+        f"  %empty = tensor.empty() : {result}",
+        f"  %begun = linalg.fill ins(%zero : f32) outs(%empty : {result}) -> {result}",
+        *generic("%y", ins, begun, loops, code.lines, total, attributes=attributes),
+        f"  return %y : {result}",
+        "}",
+    ]
+    return e.call("\n".join(lines), [value for value, _ in factors], dims, DataType.FLOAT)
+
+
+def _tile(size: int, step: int, most: int) -> int:
+    """Extent of the tiles of a loop: a multiple of ``step`` up to ``most``, a divisor of the loop's if there is one."""
+    if size <= most:
+        return size
+    for tile in range(most // step * step, most // 3, -step):
+        if size % tile == 0:
+            return tile
+    if size <= 2 * most:
+        return size
+    count = -(-size // most)
+    return -(-size // (step * count)) * step
+
+
+def _largest_divisor(value: int, most: int) -> int:
+    return max(divisor for divisor in range(1, most + 1) if value % divisor == 0)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graph_api.ops.conv import ConvAttributes, ConvDgradNode, ConvWgradNode
+from iree_bridge.emit._conv_frame import cropped
 from iree_bridge.emit._linalg import Code, Operand, element_type, generic
-from iree_bridge.emit.conv import convolution, cropped, operands
+from iree_bridge.emit.conv import convolution, operands
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import builtin_tensor
 

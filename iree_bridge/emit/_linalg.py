@@ -53,7 +53,14 @@ class Operand:
 
 
 def generic(
-    result: str, ins: Sequence[Operand], out: Operand, loops: Sequence[str], body: Sequence[str], value: str
+    result: str,
+    ins: Sequence[Operand],
+    out: Operand,
+    loops: Sequence[str],
+    body: Sequence[str],
+    value: str,
+    *,
+    attributes: str = "",
 ) -> list[str]:
     """The lines of a ``linalg.generic``.
 
@@ -64,6 +71,7 @@ def generic(
         loops: "parallel" or "reduction" for each loop.
         body: lines.
         value: SSA name of the element that the body yields.
+        attributes: a dictionary as text, for the compiler; "" for none.
     """
     dims = ", ".join(f"d{i}" for i in range(len(loops)))
     maps = ", ".join(f"affine_map<({dims}) -> ({', '.join(operand.index)})>" for operand in (*ins, out))
@@ -72,7 +80,7 @@ def generic(
     elements = [f"%i{i}: {_element(operand.type)}" for i, operand in enumerate(ins)]
     return [
         f"  {result} = linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}}{sources} "
-        f"outs({out.name} : {out.type}) {{",
+        f"outs({out.name} : {out.type}) {f'attrs = {attributes} ' if attributes else ''}{{",
         f"  ^bb0({', '.join([*elements, f'%o: {_element(out.type)}'])}):",
         *(f"    {line}" for line in body),
         f"    linalg.yield {value} : {_element(out.type)}",

@@ -8,10 +8,11 @@ from dataclasses import replace
 from graph_api import DataType, TensorAttr
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
 from iree_bridge.emit import _conv_cpu, _conv_generic
+from iree_bridge.emit._conv_frame import cropped, met
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import carried
 
-__all__ = ["conv_fprop", "convolution", "cropped", "operand_type", "operands"]
+__all__ = ["conv_fprop", "convolution", "operand_type", "operands"]
 
 
 @rule("conv_fprop")
@@ -21,8 +22,9 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
     if node.attributes.is_mirrored:
         # Picking elements out of a buffer with gaps and mirroring them in one kernel fails on the CPU target.
         w = e.op("aten.flip", w.dims, w.dtype, e.barrier(w), list(range(2, len(w.dims))))
-    last = _conv_cpu.wanted(e, node.inputs["x"], x.dtype, node.groups, w.dims[0])
-    y = convolution(e, node.attributes, x, w, node.groups, node.compute, channels_last=last)
+    y = _conv_cpu.forward(e, node, x, w)
+    if y is None:
+        y = convolution(e, node.attributes, x, w, node.groups, node.compute)
     e.write(node, "y", y)
 
 
@@ -67,20 +69,15 @@ def convolution(
     w: Value,
     groups: int,
     compute: DataType,
-    *,
-    channels_last: bool = False,
 ) -> Value:
-    """The forward convolution of logical x and w; the filter is used as it is.
-
-    ``channels_last`` asks for the form of ``_conv_cpu``, which its ``wanted`` must have allowed.
-    """
+    """The forward convolution of logical x and w; the filter is used as it is."""
     attributes, x = _without_strided_points(e, attributes, x, w)
-    if channels_last:
-        return _conv_cpu.channels_last(e, attributes, x, w, groups)
     out = [attributes.output_size(i, size, w.dims[i + 2]) for i, size in enumerate(x.dims[2:])]
     dtype = _accumulator(x.dtype, compute)
     if (len(out) == 3 and groups > 1) or x.dtype is DataType.INT8:
-        return _conv_generic.generic_convolution(e, attributes, _met(e, attributes, x, w, out), w, groups, out, dtype)
+        return _conv_generic.generic_convolution(
+            e, attributes, e.pad(*cropped(e, x, met(attributes, x.dims[2:], w.dims[2:], out))), w, groups, out, dtype
+        )
     if attributes.pre_padding != attributes.post_padding:
         padding = list(zip(attributes.pre_padding, attributes.post_padding, strict=True))
         x, attributes = e.pad(x, padding), _with_padding(attributes, [(0, 0)] * len(out))
@@ -121,30 +118,6 @@ def _without_strided_points(e: Emitter, attributes: ConvAttributes, x: Value, w:
             padding[axis] = (attributes.pre_padding[axis], span - size - attributes.pre_padding[axis])
     x, padding = cropped(e, x, padding)
     return _with_padding(replace(attributes, stride=tuple(stride)), padding), x
-
-
-def cropped(
-    e: Emitter, value: Value, around: Sequence[tuple[int, int]], fill: float = 0.0
-) -> tuple[Value, list[tuple[int, int]]]:
-    """``value`` cut where its trailing dims have negative padding, and the padding, of ``fill``, that is left."""
-    left = [(max(before, 0), max(after, 0)) for before, after in around]
-    lead = len(value.dims) - len(around)
-    for i, (before, after) in enumerate(around):
-        axis = lead + i
-        if value.dims[axis] + min(before, 0) + min(after, 0) < 1:  # only padding stays, so it is made first
-            value = e.pad(value, [left[i] if j == axis else (0, 0) for j in range(lead, len(value.dims))], fill)
-            left[i] = (0, 0)
-        value = e.slice(value, axis, max(-before, 0), value.dims[axis] - max(-after, 0))
-    return value, left
-
-
-def _met(e: Emitter, attributes: ConvAttributes, x: Value, w: Value, out: Sequence[int]) -> Value:
-    """Padded x, without what no window meets at its ends."""
-    ends = [
-        attributes.stride[i] * (out[i] - 1) + attributes.dilation[i] * (w.dims[i + 2] - 1) + 1 - size - pre
-        for i, (size, pre) in enumerate(zip(x.dims[2:], attributes.pre_padding, strict=True))
-    ]
-    return e.pad(*cropped(e, x, list(zip(attributes.pre_padding, ends, strict=True))))
 
 
 def _with_padding(attributes: ConvAttributes, padding: Sequence[tuple[int, int]]) -> ConvAttributes:

@@ -91,6 +91,21 @@ def _geometry() -> list[OpCase]:
     ]
 
 
+def _sizes() -> list[OpCase]:
+    """Larger than the tiles of a product and no multiple of them: filters, places, taps."""
+    shapes: list[tuple[str, Dims, Dims, dict[str, Any]]] = [
+        ("filters_24", (1, 20, 13, 17), (24, 20, 3, 3), {"padding": 1}),
+        ("filters_10", (2, 7, 12, 11), (10, 7, 3, 2), {"stride": (2, 1)}),
+        ("filters_80_point", (2, 12, 9, 15), (80, 12, 1, 1), {}),
+        ("filters_48_point_stride_2", (3, 9, 14, 10), (48, 9, 1, 1), {"stride": 2}),
+    ]
+    return [
+        _case(f"{name}_{layout.lower()}", "fprop", x, w, layout=layout, fast=name == "filters_24", **kw)
+        for name, x, w, kw in shapes
+        for layout in ("NCHW", "NHWC")
+    ]
+
+
 def _groups() -> list[OpCase]:
     return [
         *_all("groups", (2, 6, 7, 5), (4, 3, 3, 2), padding=1, fast=("dgrad",)),
@@ -375,6 +390,7 @@ def _declined() -> list[OpCase]:
 
 CASES = [
     *_geometry(),
+    *_sizes(),
     *_groups(),
     *_ranks(),
     *_dtypes(),
