@@ -20,6 +20,7 @@ from typing import Final
 from graph_api import DataType, TensorAttr
 from graph_api.layout import stride_order
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode
+from iree_bridge.emit._conv_depthwise import depthwise
 from iree_bridge.emit._conv_frame import cropped, met
 from iree_bridge.emit._linalg import Code, Operand, generic
 from iree_bridge.emitter import Emitter, Value
@@ -36,6 +37,8 @@ _STEP: Final = 4
 """Taps that one step of the inner loop takes."""
 _COLUMNS: Final = 112
 """Most columns of one tile."""
+_FILTERS: Final = 64
+"""Most filters, in panels, of one tile."""
 _MATRIX: Final = 1 << 26
 """Bytes that the matrix of places may have; a larger one is made and multiplied in parts."""
 _TILES: Final = 32
@@ -55,44 +58,23 @@ def as_computed(e: Emitter, value: Value) -> Value:
 def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None:
     """The forward convolution of x [N, C, spatial...] and w [K, C/g, filter...], logical; None: the torch form serves.
 
-    Served are f32 operands of one group, and depthwise 2-D ones whose channels are last.
+    Served are f32 operands of one group, and most depthwise ones.
     """
     if e.target.is_gpu or (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
         return None
     is_last = _is_channels_last(node.inputs["x"])
     if node.groups == 1:
+        # y may be virtual; a result of the graph has the layout in which the product is to be written.
         result = next((t for t in e.graph.arguments().outputs if t.rank == len(x.dims)), node.inputs["x"])
         form = _channels_last if _is_channels_last(result) else _channels_first
         return form(e, _Conv.of(node.attributes, x, w, is_last=is_last), x, w)
-    if node.groups == x.dims[1] == w.dims[0] and is_last and len(x.dims) == 4:
-        return _depthwise(e, node.attributes, x, w)
+    if node.groups == x.dims[1] == w.dims[0]:
+        return depthwise(e, node.attributes, x, w, is_last=is_last)
     return None
 
 
 def _is_channels_last(tensor: TensorAttr) -> bool:
     return stride_order(tensor.dims, tensor.strides)[-1] == 1 and tensor.dims[1] > 1
-
-
-def _depthwise(e: Emitter, a: ConvAttributes, x: Value, w: Value) -> Value:
-    """A filter [C, 1, R, S] for each channel, as a named operation; a barrier keeps the filter's transpose apart."""
-    padding = zip(a.pre_padding, a.post_padding, strict=True)
-    image = e.pad(e.permute(x, (0, 2, 3, 1)), [*padding, (0, 0)])
-    kernel = e.barrier(e.reshape(e.permute(w, (2, 3, 1, 0)), (*w.dims[2:], w.dims[0])))
-    dims = (x.dims[0], *(a.output_size(i, x.dims[i + 2], w.dims[i + 2]) for i in range(2)), w.dims[0])
-    source, filters, result = (builtin_tensor(d, DataType.FLOAT) for d in (image.dims, kernel.dims, dims))
-    strides, dilations = (
-        f"dense<[{', '.join(map(str, values))}]> : tensor<2xi64>" for values in (a.stride, a.dilation)
-    )
-    text = f"""
-    func.func private @depthwise(%x: {source}, %w: {filters}) -> {result} {{
-      %zero = arith.constant 0.0 : f32
-      %empty = tensor.empty() : {result}
-      %begun = linalg.fill ins(%zero : f32) outs(%empty : {result}) -> {result}
-      %y = linalg.depthwise_conv_2d_nhwc_hwc {{strides = {strides}, dilations = {dilations}}}
-          ins(%x, %w : {source}, {filters}) outs(%begun : {result}) -> {result}
-      return %y : {result}
-    }}"""
-    return e.permute(e.call(text, [image, kernel], dims, DataType.FLOAT), (0, 3, 1, 2))
 
 
 @dataclass(frozen=True)
@@ -237,7 +219,7 @@ def _panels(e: Emitter, w: Value) -> Value:
 def _by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
     """rows [M, taps] times panels [B, taps, b]: [M, B, b]."""
     m, (count, _, width) = rows.dims[0], panels.dims
-    share = _largest_divisor(count, 64 // width)
+    share = _largest_divisor(count, _FILTERS // width)
     while share > 1 and -(-m // _tile(m, 4, _ROWS)) * (count // share) < _TILES:
         share = _largest_divisor(count, share - 1)
     tile, vector = (_tile(m, 4, _ROWS), share, width, 0), (min(m, 4), 1, width, 0)

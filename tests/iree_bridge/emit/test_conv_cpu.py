@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,9 @@ from iree_bridge import build
 from iree_bridge.compiler import compile_code
 from iree_bridge.emitter import emit_module
 from iree_bridge.target import Target
+from tests.cases import OpCase
 from tests.cases.conv import conv_graph
-from tests.support.cases import aligned
+from tests.support.cases import aligned, assert_right
 from tests.support.filecheck import check_ir
 
 pytestmark = pytest.mark.mlir
@@ -88,20 +91,71 @@ def test_the_form_is_that_of_the_result(strided: str) -> None:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_a_large_matrix_is_made_in_parts(layout: str) -> None:
     """600 x 600 places of 75 taps are 103 MiB."""
-    graph = conv_graph("fprop", (1, 3, 600, 600), (2, 3, 5, 5), padding=2, layout=layout).validate()
-    text = emit_module(graph, CPU).ir
+    case = OpCase("parts", lambda: conv_graph("fprop", (1, 3, 600, 600), (2, 3, 5, 5), padding=2, layout=layout))
+    text = emit_module(case.graph(), CPU).ir
     assert text.count("call @product") == 2
     assert text.count("torch.aten.cat") == 1
-    x, w = (np.random.default_rng(7).standard_normal(t.dims).astype("f") for t in graph.arguments().inputs)
-    arrays = {t: aligned(t.empty()) for t in (*graph.arguments().inputs, *graph.arguments().outputs)}
-    for tensor, values in zip(graph.arguments().inputs, (x, w), strict=True):
-        arrays[tensor][...] = values
-    build(graph, "cpu").run(arrays)
-    framed = np.pad(x[0], ((0, 0), (2, 2), (2, 2))).astype(np.float64)
-    expected = sum(
-        w[:, :, r, s].astype(np.float64) @ framed[:, r : r + 600, s : s + 600].reshape(3, -1)
-        for r in range(5)
-        for s in range(5)
+    assert_right(case)
+
+
+def test_depthwise_with_channels_first_is_a_sum_over_rows_that_vectors_divide() -> None:
+    """Rows of 7 at stride 2 are computed as 16 at stride 1."""
+    graph = conv_graph("fprop", (1, 6, 9, 14), (6, 1, 3, 3), padding=1, stride=2).validate()
+    check_ir(
+        emit_module(graph, CPU).ir,
+        """
+        CHECK: torch.aten.constant_pad_nd {{.*}} -> !torch.vtensor<[1,6,11,18],f32>
+        CHECK: call @depthwise_0({{.*}}) : (tensor<1x6x11x18xf32>, tensor<6x1x3x3xf32>) -> tensor<1x6x5x16xf32>
+        CHECK: torch.aten.slice.Tensor {{.*}} -> !torch.vtensor<[1,6,5,7],f32>
+        CHECK: tensor.extract_slice %arg0[0, 0, 2, 2] [1, 6, 5, 16] [1, 1, 2, 1]
+        """,
     )
-    result = arrays[graph.arguments().outputs[0]]
-    np.testing.assert_allclose(result.reshape(2, -1), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "stride"),
+    [
+        pytest.param((1, 4, 6, 40), (4, 1, 3, 3), (1, 8), id="more is left out than vectors win"),
+        pytest.param((1, 4, 20, 20), (4, 1, 9, 9), (1, 1), id="a window of 81"),
+        pytest.param((1, 4, 6, 6), (8, 1, 3, 3), (1, 1), id="two filters for each channel"),
+    ],
+)
+def test_other_depthwise_convolutions_are_left_to_the_compiler(
+    x: tuple[int, ...], w: tuple[int, ...], stride: tuple[int, ...]
+) -> None:
+    assert "torch.aten.convolution" in emit_module(conv_graph("fprop", x, w, stride=stride).validate(), CPU).ir
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize(
+    ("layout", "x", "w", "kw"),
+    [
+        pytest.param("NCHW", (2, 5, 13, 30), (5, 1, 3, 3), {"padding": 1}, id="rows of 30"),
+        pytest.param("NCHW", (1, 4, 9, 23), (4, 1, 2, 4), {"stride": 3, "dilation": 2}, id="stride 3, dilated"),
+        pytest.param(
+            "NCHW", (1, 4, 12, 8), (4, 1, 3, 3), {"stride": 2, "pre_padding": (0, 3), "post_padding": (2, 0)},
+            id="asymmetric",
+        ),
+        pytest.param("NHWC", (2, 6, 9, 7), (6, 1, 3, 3), {"padding": 1, "stride": (1, 2)}, id="channels last"),
+        pytest.param("NHWC", (1, 24, 7, 9), (24, 1, 2, 3), {"post_padding": (1, 2), "dilation": 2}, id="last, dilated"),
+    ],
+)  # fmt: skip
+def test_depthwise_results(layout: str, x: tuple[int, ...], w: tuple[int, ...], kw: dict[str, Any]) -> None:
+    assert_right(OpCase("depthwise", lambda: conv_graph("fprop", x, w, layout=layout, **kw)))
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("w", [pytest.param((10, 6, 3, 3), id="dense"), pytest.param((6, 1, 3, 3), id="depthwise")])
+def test_what_is_not_finite_stays_where_its_windows_are(w: tuple[int, ...], layout: str) -> None:
+    graph = conv_graph("fprop", (1, 6, 9, 11), w, padding=1, stride=2, layout=layout).validate()
+    image = graph.arguments().inputs[0]
+    (result,) = graph.arguments().outputs
+    pack = {tensor: aligned(array) for tensor, array in graph.random_inputs().items()}
+    pack[image][0, 2, 4, 6], pack[image][0, 5, 8, 10] = np.nan, np.inf
+    y = aligned(result.empty())
+    build(graph, "cpu").run({**pack, result: y})
+    met = np.zeros((1, w[0], 5, 6), bool)
+    met[:, slice(2, 3) if w[1] == 1 else slice(None), 2, 3] = True
+    met[:, slice(5, 6) if w[1] == 1 else slice(None), 4, 5] = True
+    np.testing.assert_array_equal(np.isfinite(y), ~met)
