@@ -37,8 +37,8 @@ _STEP: Final = 4
 """Taps that one step of the inner loop takes."""
 _COLUMNS: Final = 112
 """Most columns of one tile."""
-_FILTERS: Final = 64
-"""Most filters, in panels, of one tile."""
+_PANELS: Final = 64
+"""Elements of the rows of most panels of one tile."""
 _MATRIX: Final = 1 << 26
 """Bytes that the matrix of places may have; a larger one is made and multiplied in parts."""
 _TILES: Final = 32
@@ -143,11 +143,16 @@ def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
 def _channels_first(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
     image, filters = _framed(e, conv, x), e.reshape(w, (conv.k, conv.taps))
     lead = (conv.n,) if conv.n > 1 else ()
+    width = 0 if conv.is_point else next((width for width in _WIDTHS if conv.out[-1] % width == 0), 0)
     made = []
     for rows in conv.parts():
         out = (len(rows), *conv.out[1:])
-        matrix = _matrix(e, conv, image, rows, last=False)
-        y = _product(e, filters, e.reshape(matrix, (*lead, conv.taps, math.prod(out))))
+        matrix = _matrix(e, conv, image, rows, last=False, width=width)
+        if width:
+            y = _by_panels(e, filters, e.reshape(matrix, (*lead, math.prod(out) // width, conv.taps, width)))
+            y = e.reshape(y, (conv.n, conv.k, *out[:-1], out[-1] // width, width))
+        else:
+            y = _product(e, filters, e.reshape(matrix, (*lead, conv.taps, math.prod(out))))
         made.append(e.reshape(y, (conv.n, conv.k, *out)))
     return _joined(e, made, 2)
 
@@ -161,10 +166,14 @@ def _framed(e: Emitter, conv: _Conv, x: Value) -> Value:
     return e.pad(*cropped(e, x, frame))
 
 
-def _matrix(e: Emitter, conv: _Conv, image: Value, rows: range, *, last: bool) -> Value:
-    """What the filter meets in some rows of the result: [N, out..., window..., C], or [N, C, window..., out...].
+def _matrix(e: Emitter, conv: _Conv, image: Value, rows: range, *, last: bool, width: int = 0) -> Value:
+    """What the filter meets in some rows of the result.
 
     Of a point it is the image itself; a transpose is kept apart, or the compiler reads vectors element by element.
+
+    Returns:
+        [N, out..., window..., C] if ``last``, else [N, C, window..., out...]; with a ``width``, which divides the last
+        dim of the result, [N, out... / width, C, window..., width].
     """
     if conv.is_point:
         if last == conv.is_last:
@@ -175,11 +184,23 @@ def _matrix(e: Emitter, conv: _Conv, image: Value, rows: range, *, last: bool) -
     stop = a.stride[0] * (len(rows) - 1) + a.dilation[0] * (conv.window[0] - 1) + 1
     if len(rows) < conv.out[0]:
         image = e.slice(image, axis, a.stride[0] * rows.start, a.stride[0] * rows.start + stop)
-    out = (len(rows), *conv.out[1:])
-    dims = (conv.n, *out, *conv.window, conv.c) if last else (conv.n, conv.c, *conv.window, *out)
-    at_out, at_window, channel = (1, 1 + rank, 1 + 2 * rank) if last else (2 + rank, 2, 1)
-    places = [f"d{at_out + i} * {a.stride[i]} + d{at_window + i} * {a.dilation[i]}" for i in range(rank)]
-    index = ["d0", *places, f"d{channel}"] if conv.is_last else ["d0", f"d{channel}", *places]
+    batch, channels = ("n", conv.n), ("c", conv.c)
+    out = [(f"out{i}", size) for i, size in enumerate((len(rows), *conv.out[1:]))]
+    window = [(f"window{i}", size) for i, size in enumerate(conv.window)]
+    if last:
+        loops = [batch, *out, *window, channels]
+    elif width:
+        out[-1] = (out[-1][0], out[-1][1] // width)
+        loops = [batch, *out, channels, *window, ("inner", width)]
+    else:
+        loops = [batch, channels, *window, *out]
+    at = {name: f"d{i}" for i, (name, _) in enumerate(loops)}
+    met_at = [at[name] for name, _ in out]
+    if width:
+        met_at[-1] = f"({met_at[-1]} * {width} + {at['inner']})"
+    places = [f"{met_at[i]} * {a.stride[i]} + {at[f'window{i}']} * {a.dilation[i]}" for i in range(rank)]
+    index = [at["n"], *places, at["c"]] if conv.is_last else [at["n"], at["c"], *places]
+    dims = tuple(size for _, size in loops)
     source, result = (builtin_tensor(d, DataType.FLOAT) for d in (image.dims, dims))
     lines = [
         f"func.func private @matrix(%x: {source}) -> {result} {{",
@@ -187,7 +208,7 @@ def _matrix(e: Emitter, conv: _Conv, image: Value, rows: range, *, last: bool) -
         *generic(
             "%y",
             [Operand("%x", source, index)],
-            Operand("%empty", result, [f"d{i}" for i in range(len(dims))]),
+            Operand("%empty", result, list(at.values())),
             ["parallel"] * len(dims),
             [],
             "%i0",
@@ -217,14 +238,17 @@ def _panels(e: Emitter, w: Value) -> Value:
 
 
 def _by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
-    """rows [M, taps] times panels [B, taps, b]: [M, B, b]."""
-    m, (count, _, width) = rows.dims[0], panels.dims
-    share = _largest_divisor(count, _FILTERS // width)
-    while share > 1 and -(-m // _tile(m, 4, _ROWS)) * (count // share) < _TILES:
+    """rows [M, taps] times panels [batch..., B, taps, b]: [batch..., M, B, b]."""
+    m, (*lead, count, _, width) = rows.dims[0], panels.dims
+    share = _largest_divisor(count, _PANELS // width)
+    while share > 1 and math.prod(lead) * -(-m // _tile(m, 4, _ROWS)) * (count // share) < _TILES:
         share = _largest_divisor(count, share - 1)
-    tile, vector = (_tile(m, 4, _ROWS), share, width, 0), (min(m, 4), 1, width, 0)
-    factors = (rows, ["d0", "d3"]), (panels, ["d1", "d3", "d2"])
-    return _sum_of_products(e, factors, (m, count, width), tile, vector)
+    batch = ["d0"] * len(lead)
+    i, b, j, t = (f"d{axis + len(lead)}" for axis in range(4))
+    ones = [1] * len(lead)
+    tile, vector = (*ones, _tile(m, 4, _ROWS), share, width, 0), (*ones, min(m, 4), 1, width, 0)
+    factors = (rows, [i, t]), (panels, [*batch, b, t, j])
+    return _sum_of_products(e, factors, (*lead, m, count, width), tile, vector)
 
 
 def _product(e: Emitter, rows: Value, columns: Value) -> Value:

@@ -37,6 +37,18 @@ def test_channels_first_filters_are_rows_and_places_columns() -> None:
     )
 
 
+def test_channels_first_places_lie_in_panels_where_vectors_divide_rows() -> None:
+    """Else the rows of the matrix, a power of 2 apart, displace each other from the cache."""
+    graph = conv_graph("fprop", (2, 8, 12, 16), (32, 8, 3, 3), padding=1).validate()
+    check_ir(
+        emit_module(graph, CPU).ir,
+        """
+        CHECK: call @matrix_0({{.*}}) : (tensor<2x8x14x18xf32>) -> tensor<2x12x1x8x3x3x16xf32>
+        CHECK: call @product_1({{.*}}) : (tensor<32x72xf32>, tensor<2x12x72x16xf32>) -> tensor<2x32x12x16xf32>
+        """,
+    )
+
+
 def test_channels_last_places_are_rows_and_filters_lie_in_panels() -> None:
     graph = conv_graph("fprop", (2, 8, 20, 20), (24, 8, 3, 3), padding=1, layout="NHWC").validate()
     check_ir(
@@ -59,17 +71,19 @@ def test_a_point_needs_no_copy(layout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "dispatches"),
+    ("layout", "window", "size", "dispatches"),
     [
-        pytest.param("NCHW", 1, id="channels first"),
-        pytest.param("NHWC", 2, id="channels last: one for the filter"),
+        pytest.param("NCHW", 1, 7, 1, id="channels first"),
+        pytest.param("NCHW", 3, 64, 3, id="channels first, panels: padding, matrix"),
+        pytest.param("NHWC", 1, 7, 2, id="channels last: one for the filter"),
     ],
 )
-def test_what_follows_joins_the_product(layout: str, dispatches: int) -> None:
+def test_what_follows_joins_the_product(layout: str, window: int, size: int, dispatches: int) -> None:
     g = Graph("block", io_data_type=DataType.FLOAT)
-    x, w = (g.tensor(name, dim=dim, layout=layout) for name, dim in (("x", (1, 32, 7, 7)), ("w", (64, 32, 1, 1))))
-    bias, residual = g.tensor("bias", dim=(1, 64, 1, 1)), g.tensor("residual", dim=(1, 64, 7, 7), layout=layout)
-    y = g.pointwise(PointwiseMode.ADD, g.conv_fprop(x, w), bias)
+    x = g.tensor("x", dim=(1, 32, size, size), layout=layout)
+    w = g.tensor("w", dim=(64, 32, window, window), layout=layout)
+    bias, residual = g.tensor("bias", dim=(1, 64, 1, 1)), g.tensor("residual", dim=(1, 64, size, size), layout=layout)
+    y = g.pointwise(PointwiseMode.ADD, g.conv_fprop(x, w, padding=window // 2), bias)
     g.pointwise(PointwiseMode.RELU_FWD, g.pointwise(PointwiseMode.ADD, y, residual)).set_output()
     assert compile_code(g.validate(), CPU).dispatches == dispatches
 
@@ -96,6 +110,22 @@ def test_a_large_matrix_is_made_in_parts(layout: str) -> None:
     assert text.count("call @product") == 2
     assert text.count("torch.aten.cat") == 1
     assert_right(case)
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize(
+    ("layout", "x", "w", "kw"),
+    [
+        pytest.param("NCHW", (2, 3, 9, 32), (5, 3, 3, 3), {"padding": 1, "stride": (1, 2)}, id="panels, stride 2"),
+        pytest.param("NCDHW", (1, 2, 6, 5, 8), (70, 2, 2, 2, 1), {"dilation": (2, 1, 1)}, id="panels, 3-D, dilated"),
+        pytest.param("NWC", (2, 3, 24), (6, 3, 3), {"pre_padding": 2, "post_padding": 0}, id="1-D, channels last"),
+        pytest.param("NCHW", (3, 20, 1, 1), (9, 20, 1, 1), {}, id="one place"),
+        pytest.param("NHWC", (1, 1, 5, 6), (1, 1, 5, 6), {}, id="one element"),
+    ],
+)
+def test_results(layout: str, x: tuple[int, ...], w: tuple[int, ...], kw: dict[str, Any]) -> None:
+    kw = {key: (value,) * (len(x) - 2) if isinstance(value, int) else value for key, value in kw.items()}
+    assert_right(OpCase("conv", lambda: conv_graph("fprop", x, w, layout=layout, **kw)))
 
 
 def test_depthwise_with_channels_first_is_a_sum_over_rows_that_vectors_divide() -> None:
