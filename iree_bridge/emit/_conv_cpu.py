@@ -31,6 +31,8 @@ __all__ = ["as_computed", "forward"]
 _HALF: Final = (DataType.HALF, DataType.BFLOAT16)
 _WIDTHS: Final = (16, 8)
 """Elements of a panel's row, the best first."""
+_FEW: Final = 8
+"""Filters that are too few for a matrix of what they meet."""
 _ROWS: Final = 64
 """Most rows of one tile."""
 _STEP: Final = 4
@@ -58,12 +60,15 @@ def as_computed(e: Emitter, value: Value) -> Value:
 def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None:
     """The forward convolution of x [N, C, spatial...] and w [K, C/g, filter...], logical; None: the torch form serves.
 
-    Served are f32 operands of one group, and most depthwise ones.
+    Served are f32 operands: depthwise ones for the most part, and those of one group but for a few filters of stride 1,
+    for which the compiler's loops cost less than copying what the filters meet.
     """
     if e.target.is_gpu or (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
         return None
     is_last = _is_channels_last(node.inputs["x"])
     if node.groups == 1:
+        if w.dims[0] < _FEW and max(node.attributes.stride) == 1 and math.prod(w.dims[2:]) > 1:
+            return None
         # y may be virtual; a result of the graph has the layout in which the product is to be written.
         result = next((t for t in e.graph.arguments().outputs if t.rank == len(x.dims)), node.inputs["x"])
         form = _channels_last if _is_channels_last(result) else _channels_first

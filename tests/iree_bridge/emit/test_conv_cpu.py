@@ -64,6 +64,23 @@ def test_channels_last_places_are_rows_and_filters_lie_in_panels() -> None:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("filters", "stride", "left"),
+    [
+        pytest.param((7, 8, 3, 3), 1, True, id="few"),
+        pytest.param((8, 8, 3, 3), 1, False, id="enough"),
+        pytest.param((7, 8, 3, 3), 2, False, id="few, stride 2"),
+        pytest.param((7, 8, 1, 1), 1, False, id="few points"),
+    ],
+)
+def test_few_filters_are_left_to_the_compiler(filters: tuple[int, ...], stride: int, left: bool, layout: str) -> None:
+    """Copying what they meet would cost more than it saves, unless that is not to be copied or strides are slow."""
+    text = emit_module(conv_graph("fprop", (1, 8, 9, 9), filters, stride=stride, layout=layout).validate(), CPU).ir
+    assert ("torch.aten.convolution" in text) == left
+    assert ("call @product" in text) != left
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_a_point_needs_no_copy(layout: str) -> None:
     text = emit_module(conv_graph("fprop", (1, 8, 6, 6), (16, 8, 1, 1), layout=layout).validate(), CPU).ir
     assert "@matrix" not in text
@@ -105,7 +122,7 @@ def test_the_form_is_that_of_the_result(strided: str) -> None:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_a_large_matrix_is_made_in_parts(layout: str) -> None:
     """600 x 600 places of 75 taps are 103 MiB."""
-    case = OpCase("parts", lambda: conv_graph("fprop", (1, 3, 600, 600), (2, 3, 5, 5), padding=2, layout=layout))
+    case = OpCase("parts", lambda: conv_graph("fprop", (1, 3, 600, 600), (8, 3, 5, 5), padding=2, layout=layout))
     text = emit_module(case.graph(), CPU).ir
     assert text.count("call @product") == 2
     assert text.count("torch.aten.cat") == 1
@@ -118,9 +135,9 @@ def test_a_large_matrix_is_made_in_parts(layout: str) -> None:
     [
         pytest.param("NCHW", (2, 3, 9, 32), (5, 3, 3, 3), {"padding": 1, "stride": (1, 2)}, id="panels, stride 2"),
         pytest.param("NCDHW", (1, 2, 6, 5, 8), (70, 2, 2, 2, 1), {"dilation": (2, 1, 1)}, id="panels, 3-D, dilated"),
-        pytest.param("NWC", (2, 3, 24), (6, 3, 3), {"pre_padding": 2, "post_padding": 0}, id="1-D, channels last"),
+        pytest.param("NWC", (2, 3, 24), (9, 3, 3), {"pre_padding": 2, "post_padding": 0}, id="1-D, channels last"),
         pytest.param("NCHW", (3, 20, 1, 1), (9, 20, 1, 1), {}, id="one place"),
-        pytest.param("NHWC", (1, 1, 5, 6), (1, 1, 5, 6), {}, id="one element"),
+        pytest.param("NHWC", (1, 1, 5, 6), (9, 1, 5, 6), {}, id="a window of everything"),
     ],
 )
 def test_results(layout: str, x: tuple[int, ...], w: tuple[int, ...], kw: dict[str, Any]) -> None:
