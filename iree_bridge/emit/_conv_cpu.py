@@ -7,7 +7,9 @@ matrix (1x1 convolutions of stride 1 need no copy), and one ``linalg.generic`` m
 
 * results with channels last: rows are places ``[places, taps]``, and the filters lie in panels ``[filters / b, taps,
   b]``, as wide as some vectors, whose rows follow each other in memory. A kernel makes them of a filter in any layout.
-* results with channels first: rows are filters ``[filters, taps]``, columns are places ``[taps, places]``.
+* results with channels first: rows are filters ``[filters, taps]``, and the places lie in panels ``[places / b, taps,
+  b]`` where vectors divide the rows of the result, else in columns ``[taps, places]``. Columns a power of 2 apart
+  displace each other from the cache.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def as_computed(e: Emitter, value: Value) -> Value:
 
     A kernel of their own makes them, so that the inner loop of the convolution has one element type.
     """
-    if e.target.backend != "llvm-cpu" or value.dtype not in _HALF:
+    if e.target.is_gpu or value.dtype not in _HALF:
         return value
     return e.barrier(e.cast(value, DataType.FLOAT))
 
@@ -303,7 +305,10 @@ def _sum_of_products(
 
 
 def _tile(size: int, step: int, most: int) -> int:
-    """Extent of the tiles of a loop: a multiple of ``step`` up to ``most``, a divisor of the loop's if there is one."""
+    """Extent of the tiles of a loop: a multiple of ``step`` up to ``most``, a divisor of the loop's if there is one.
+
+    A short loop that has none is one tile, since a rest would be slower.
+    """
     if size <= most:
         return size
     for tile in range(most // step * step, most // 3, -step):
