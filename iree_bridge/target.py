@@ -62,9 +62,6 @@ _GPU_FLAGS: Final = (
 # --iree-flow-enable-pad-handling is left out everywhere: it changed no AMD kernel seen and made more results wrong on
 # CUDA.
 _AMD_FLAGS: Final = ("--iree-dispatch-creation-enable-fuse-padding-into-linalg-consumer-ops",)
-# With it, products of 16-bit operands whose contiguous rows have an odd length came out wrong on CUDA devices: their
-# code loads vectors with a mask there, where AMD's has buffer loads and selects.
-_CUDA_FLAGS: Final = ("--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=false",)
 _CPU_FLAGS: Final = (
     "--iree-opt-level=O3",
     # The default of 32 KiB refuses an embedding followed by a layer norm.
@@ -135,7 +132,7 @@ class Target:
         if self.backend == "rocm":
             return ("--iree-hal-target-backends=rocm", f"--iree-rocm-target={self.arch}", *_GPU_FLAGS, *_AMD_FLAGS)
         if self.backend == "cuda":
-            return ("--iree-hal-target-backends=cuda", f"--iree-cuda-target={self.arch}", *_GPU_FLAGS, *_CUDA_FLAGS)
+            return ("--iree-hal-target-backends=cuda", f"--iree-cuda-target={self.arch}", *_GPU_FLAGS)
         return ("--iree-hal-target-backends=llvm-cpu", f"--iree-llvmcpu-target-cpu={self.arch}", *_CPU_FLAGS)
 
     def __str__(self) -> str:

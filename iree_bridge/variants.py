@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from graph_api import Graph
+from graph_api import Graph, Node
+from graph_api.ops.custom_op import CustomOpNode
 from iree_bridge.target import Target
 
 __all__ = ["Variant", "choose"]
@@ -28,6 +29,11 @@ class Variant(NamedTuple):
 
 _UNBUFFERED: Final = ("--iree-rocdl-enable-buffer-instructions=false",)
 _JOINED: Final = ("--iree-dispatch-creation-propagate-collapse-across-expands",)
+_NO_TENSOR_CORES: Final = (
+    "--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=false",
+    "--iree-codegen-llvmgpu-use-igemm=false",
+)
+_NO_VECTOR_DISTRIBUTION: Final = ("--iree-codegen-llvmgpu-use-vector-distribution=false",)
 _VECTOR: Final = 4
 _PRODUCTS: Final = {"matmul", "conv_fprop", "conv_dgrad", "conv_wgrad", "pointwise"}
 
@@ -40,16 +46,28 @@ def choose(graph: Graph, target: Target) -> Variant:
     without them the compiler aborts on some of odd size in f16 ("Cannot select"). Which graphs crash it either way is
     not known exactly (some small f32 convolutions do), so the other way is the spare of each.
 
+    CUDA: the pipelines that use tensor cores made some float16 products and convolutions wrong on a real GPU
+    (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
+    compiles with one of them only.
+
     CPU: a forward convolution ends in a view of its product, which keeps what follows from joining the product's kernel
     unless views are moved.
     """
     if target.backend == "llvm-cpu" and any(node.op == "conv_fprop" for node in graph.nodes):
         return Variant("joined", _JOINED)
-    if target.backend != "rocm":
+    if target.backend == "llvm-cpu":
         return Variant("plain")
+    if target.backend == "cuda":
+        if any(_attends(node) for node in graph.nodes):
+            return Variant("attention", _NO_TENSOR_CORES)
+        return Variant("plain", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION)
     if {node.op for node in graph.nodes} <= _PRODUCTS and _has_ragged_rows(graph):
         return Variant("ragged", _UNBUFFERED, spare_flags=())
     return Variant("plain", spare_flags=_UNBUFFERED)
+
+
+def _attends(node: Node) -> bool:
+    return node.op == "sdpa" or (isinstance(node, CustomOpNode) and "attention" in node.attributes.data)
 
 
 def _has_ragged_rows(graph: Graph) -> bool:

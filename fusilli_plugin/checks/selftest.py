@@ -1,28 +1,25 @@
-"""A graph small enough to compile in a second, run on a device and compared with the float64 reference."""
+"""Graphs that a device computes and that are compared, per element, with the float64 reference."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 
-from graph_api import DataType, ExecutionError, Graph, PointwiseMode, numerics
+from graph_api import DataType, ExecutionError, Graph, NormFwdPhase, PointwiseMode, numerics
 from iree_bridge import build
 
-__all__ = ["graph", "run"]
+__all__ = ["GRAPHS", "quick", "run", "run_all"]
+
+_HALVES = (DataType.HALF, DataType.BFLOAT16)
 
 
-def graph() -> Graph:
-    """A 1x1 convolution with bias and ReLU, 4 channels, 4 x 4 pixels, f32."""
-    g = Graph("self_test", io_data_type=DataType.FLOAT)
-    x = g.tensor("x", dim=(1, 4, 4, 4))
-    w = g.tensor("w", dim=(4, 4, 1, 1))
-    b = g.tensor("b", dim=(1, 4, 1, 1))
-    y = g.pointwise(PointwiseMode.ADD, g.conv_fprop(x, w), b)
-    g.pointwise(PointwiseMode.RELU_FWD, y).set_output(True).set_name("y")
-    return g.validate()
+def quick() -> Graph:
+    """A 1x1 convolution with bias and ReLU, 4 channels, 4 x 4 pixels, f32: compiles in a second."""
+    return _layer(DataType.FLOAT, (1, 4, 4, 4), (4, 4, 1, 1))
 
 
-def run(device: str) -> str:
-    """Compiles and runs the graph on a device.
+def run(device: str, graph: Graph | None = None) -> str:
+    """Compiles and runs a graph, by default `quick`, on a device.
 
     Returns:
         What was seen, for people.
@@ -31,7 +28,7 @@ def run(device: str) -> str:
         FusilliError: it does not compile or run.
         ExecutionError: it runs, and the result is wrong.
     """
-    g = graph()
+    g = graph or quick()
     inputs = g.random_inputs(seed=0)
     outputs = {tensor: tensor.empty() for tensor in g.arguments().outputs}
     start = time.perf_counter()
@@ -40,4 +37,108 @@ def run(device: str) -> str:
     for comparison in numerics.check(g, {**inputs}, {**outputs}):
         if not comparison.ok:
             raise ExecutionError(f"device {device} computes wrong results: {comparison}")
-    return f"conv+bias+ReLU right, {seconds:.2f} s"
+    return f"right, {seconds:.2f} s"
+
+
+def run_all(device: str) -> Iterator[tuple[str, str]]:
+    """Runs every graph of `GRAPHS`: its name, and what was seen.
+
+    Raises:
+        FusilliError, ExecutionError: as for `run`; the first that is wrong ends it.
+    """
+    for name, build_graph in GRAPHS.items():
+        try:
+            yield name, run(device, build_graph())
+        except ExecutionError as error:
+            raise ExecutionError(f"{name}: {error}") from error
+
+
+def _layer(
+    dtype: DataType,
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    *,
+    layout: str = "NCHW",
+    padding: int = 0,
+    add: bool = False,
+) -> Graph:
+    """Convolution, bias, with ``add`` a residual, ReLU."""
+    g = Graph("layer", io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    image, filters = g.tensor("x", dim=x, layout=layout), g.tensor("w", dim=w, layout=layout)
+    y = g.pointwise(
+        PointwiseMode.ADD, g.conv_fprop(image, filters, padding=padding), g.tensor("b", dim=(1, w[0], 1, 1))
+    )
+    if add:
+        y = g.pointwise(PointwiseMode.ADD, y, g.tensor("z", dim=(x[0], w[0], *x[2:]), layout=layout))
+    g.pointwise(PointwiseMode.RELU_FWD, y).set_output(True).set_name("y")
+    return g.validate()
+
+
+def _gradient(dtype: DataType, direction: str) -> Graph:
+    g = Graph(direction, io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    dy = g.tensor("dy", dim=(4, 32, 14, 14))
+    if direction == "dgrad":
+        dx = g.conv_dgrad(dy, g.tensor("w", dim=(32, 16, 3, 3)), padding=1)
+        dx.set_output(True).set_dim((4, 16, 14, 14))
+    else:
+        dw = g.conv_wgrad(dy, g.tensor("x", dim=(4, 16, 14, 14)), padding=1)
+        dw.set_output(True).set_dim((32, 16, 3, 3))
+    return g.validate()
+
+
+def _product(dtype: DataType, *, transposed: bool, batch: int) -> Graph:
+    """Odd sizes, so that the last step of the matrix instructions is not full; then bias and GELU."""
+    m, n, k = 33, 49, 75
+    g = Graph("product", io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    a = g.tensor("a", dim=(batch, m, k), stride=(m * k, 1, m) if transposed else None)
+    b = g.tensor("b", dim=(batch, k, n), stride=(k * n, 1, k) if transposed else None)
+    y = g.pointwise(PointwiseMode.ADD, g.matmul(a, b), g.tensor("bias", dim=(1, 1, n)))
+    g.pointwise(PointwiseMode.GELU_FWD, y).set_output(True)
+    return g.validate()
+
+
+def _attention(dtype: DataType, *, sink: bool) -> Graph:
+    g = Graph("attention", io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    q, k, v = (g.tensor(name, dim=(2, heads, 65, 64)) for name, heads in (("q", 4), ("k", 2), ("v", 2)))
+    token = g.tensor("sink", dim=(1, 4, 1, 1), data_type=DataType.FLOAT) if sink else None
+    made = g.sdpa(q, k, v, attn_scale=0.125, causal_mask=not sink, sink_token=token)
+    made.o.set_output(True)
+    return g.validate()
+
+
+def _norm(dtype: DataType) -> Graph:
+    g = Graph("norm", io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    x, scale, bias = (
+        g.tensor(name, dim=dim) for name, dim in (("x", (5, 7, 300)), ("s", (1, 1, 300)), ("b", (1, 1, 300)))
+    )
+    y, _, _ = g.layernorm(x, scale, bias, epsilon=1e-5, forward_phase=NormFwdPhase.INFERENCE)
+    y.set_output(True)
+    return g.validate()
+
+
+def _graphs() -> Iterator[tuple[str, Callable[[], Graph]]]:
+    # Shapes of which some came out wrong on one kind of GPU or another, and what else uses matrix instructions.
+    yield "conv+bias+ReLU FLOAT", quick
+    for dtype in (DataType.FLOAT, *_HALVES):
+        of = f" {dtype.name}"
+        yield f"conv 1x1+bias+ReLU{of}", lambda d=dtype: _layer(d, (16, 128, 14, 14), (64, 128, 1, 1))
+        yield f"conv 1x1+bias+ReLU, 7x7 pixels{of}", lambda d=dtype: _layer(d, (2, 256, 7, 7), (128, 256, 1, 1))
+        yield (
+            f"conv 1x1+bias+add+ReLU, channels last{of}",
+            lambda d=dtype: _layer(d, (16, 64, 14, 14), (128, 64, 1, 1), layout="NHWC", add=True),
+        )
+        yield f"conv 3x3+bias+ReLU{of}", lambda d=dtype: _layer(d, (2, 32, 15, 15), (48, 32, 3, 3), padding=1)
+        for direction in ("dgrad", "wgrad"):
+            yield f"{direction}{of}", lambda d=dtype, way=direction: _gradient(d, way)
+        for transposed in (False, True):
+            name = f"product{', transposed' if transposed else ''}{of}"
+            yield name, lambda d=dtype, t=transposed: _product(d, transposed=t, batch=1)
+        yield f"batched products{of}", lambda d=dtype: _product(d, transposed=False, batch=3)
+        yield f"layer norm{of}", lambda d=dtype: _norm(d)
+    for dtype in _HALVES:
+        yield f"causal attention {dtype.name}", lambda d=dtype: _attention(d, sink=False)
+        yield f"attention with a sink {dtype.name}", lambda d=dtype: _attention(d, sink=True)
+
+
+GRAPHS = dict(_graphs())
+"""Name → what makes the graph."""

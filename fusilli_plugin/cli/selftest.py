@@ -19,7 +19,10 @@ __all__ = ["selftest"]
 @json_option
 @click.pass_context
 def selftest(ctx: click.Context, device: str | None, release: bool, as_json: bool) -> None:
-    r"""Compile a small graph, run it on a device and check the result.
+    r"""Compile graphs, run them on a device and check the results.
+
+    Convolutions, products, attention and norms in FLOAT, HALF and BFLOAT16, each element against a
+    float64 reference; about two minutes the first time.
 
     Until this has passed on a GPU, with its driver and this compiler, the hipDNN plugin claims only
     graphs that no other provider takes (FUSILLI_CLAIM).
@@ -32,9 +35,11 @@ def selftest(ctx: click.Context, device: str | None, release: bool, as_json: boo
     options = Options.from_env()
     place = Device.parse(device or options.device)
     with progress() as step:
-        step.say(f"testing {place}")
+        seen: dict[str, str] = {}
         try:
-            seen = check.run(str(place))
+            for name, said in check.run_all(str(place)):
+                seen[name] = said
+                step.say(f"{place}: {len(seen)} of {len(check.GRAPHS)}: {name}: {said}")
         except FusilliError as error:
             if as_json:
                 print_json({"device": str(place), "ok": False, "seen": str(error), "released": 0})
@@ -45,6 +50,6 @@ def selftest(ctx: click.Context, device: str | None, release: bool, as_json: boo
     if as_json:
         print_json({"device": str(place), "ok": True, "seen": seen, "released": released})
         return
-    click.echo(f"{place}: {seen}")
+    click.echo(f"{place}: {len(seen)} graphs are right")
     if release:
         click.echo(f"{released} graphs are no longer in quarantine")

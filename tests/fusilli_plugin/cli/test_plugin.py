@@ -7,12 +7,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import Result
 
 from fusilli_plugin import install, plugin_dir, quarantine
-from graph_api import Graph
-from iree_bridge import Device, Options
+from fusilli_plugin.checks import selftest
+from graph_api import Graph, TensorAttr
+from iree_bridge import Device, Options, Target, build
+from iree_bridge.compiler import compile_code
 
 Fusilli = Callable[..., Result]
 GRAPHS = Path(__file__).resolve().parents[2] / "data" / "hipdnn_graphs"
@@ -76,15 +79,52 @@ def test_a_plugin_folder_that_is_named_elsewhere_is_noted(
     assert fusilli("install-plugin", "--into", tmp_path / "elsewhere").stderr == ""
 
 
+@pytest.fixture
+def two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shorter self-test."""
+    names = ("conv+bias+ReLU FLOAT", "layer norm HALF")
+    monkeypatch.setattr(selftest, "GRAPHS", {name: selftest.GRAPHS[name] for name in names})
+
+
 @pytest.mark.iree_cpu
+@pytest.mark.usefixtures("two_graphs")
 def test_a_selftest_is_remembered(fusilli: Fusilli, cold_cache: Path) -> None:
     result = fusilli("selftest", "--device", "cpu", "--release")
     assert result.exit_code == 0, result.output
-    assert "cpu: conv+bias+ReLU right" in result.output
+    assert "cpu: 2 graphs are right" in result.output
     assert "0 graphs are no longer in quarantine" in result.output
     assert quarantine.has_passed_selftest(Device.parse("cpu"), Options.from_env())
     document = json.loads(fusilli("selftest", "--device", "cpu", "--json").stdout)
     assert (document["device"], document["ok"], document["released"]) == ("cpu", True, 0)
+    assert set(document["seen"]) == set(selftest.GRAPHS)
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.usefixtures("two_graphs")
+def test_a_wrong_result_fails_the_selftest(fusilli: Fusilli, cold_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong:
+        def __init__(self, graph: Graph, device: str) -> None:
+            self._right = build(graph, device=device)
+
+        def run(self, pack: dict[TensorAttr, np.ndarray]) -> None:
+            self._right.run(pack)
+            for tensor in self._right.outputs:
+                pack[tensor].flat[-1] += 1
+
+    monkeypatch.setattr(selftest, "build", Wrong)
+    result = fusilli("selftest", "--device", "cpu")
+    assert result.exit_code == 1
+    assert "conv+bias+ReLU FLOAT: device cpu computes wrong results: 'y' WRONG" in result.stderr
+    assert not quarantine.has_passed_selftest(Device.parse("cpu"), Options.from_env())
+
+
+@pytest.mark.slow
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("name", selftest.GRAPHS)
+def test_every_graph_of_the_selftest(name: str) -> None:
+    assert selftest.run("cpu", selftest.GRAPHS[name]()).startswith("right")
+    for target in ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"):
+        compile_code(selftest.GRAPHS[name](), Target.parse(target))
 
 
 def test_a_device_that_is_not_there_fails_the_selftest(fusilli: Fusilli, cold_cache: Path) -> None:
