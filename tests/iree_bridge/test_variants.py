@@ -31,6 +31,8 @@ def test_attention_for_cuda_needs_one_of_the_pipelines() -> None:
 
 def test_products_with_ragged_rows_do_without_buffer_instructions() -> None:
     target = Target.parse("gfx942")
-    ragged, whole = (choose(GRAPHS[name](), target) for name in ("product HALF", "conv 1x1+bias+ReLU HALF"))
+    ragged, whole = (
+        choose(GRAPHS[name](), target) for name in ("product HALF", "conv 1x1+bias+add+ReLU, channels last HALF")
+    )
     assert ragged.flags == whole.spare_flags == ("--iree-rocdl-enable-buffer-instructions=false",)
     assert ragged.spare_flags == whole.flags == ()
