@@ -61,7 +61,7 @@ def _passes() -> dict[str, tuple[Pass, ...]]:
     try:
         from hipdnn_backend.offload.pipeline import PASSES, PIPELINE
     except ImportError as error:
-        raise _Failure(f"{error.name} is not installed: pip install fusilli-plugin[onnx]") from error
+        raise _Failure(str(error)) from error
     return {_PIPELINE: PIPELINE} | {name: (each,) for name, each in PASSES.items()}
 
 
@@ -183,6 +183,9 @@ def _write(text: str, output: Path | None) -> None:
         click.echo(text, nl=False)
     else:
         output.write_text(text, encoding="utf-8")
+
+
+ep_opt.help = (ep_opt.help or "").replace("\\b\n", "\b\n")  # click's mark of lines that stay as they are
 
 
 def main() -> None:

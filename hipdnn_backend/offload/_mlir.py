@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_mlir import ir as _ir
-from torch_mlir import passmanager as _passmanager
-from torch_mlir import rewrite as _rewrite
-from torch_mlir.dialects import torch as _torch_dialect
-from torch_mlir.extras import onnx_importer as _onnx_importer
+from hipdnn_backend.offload.errors import MissingPackageError
+
+try:
+    import onnx as _onnx  # noqa: F401 - the importer of torch-mlir needs it
+    from torch_mlir import ir as _ir
+    from torch_mlir import passmanager as _passmanager
+    from torch_mlir import rewrite as _rewrite
+    from torch_mlir.dialects import torch as _torch_dialect
+    from torch_mlir.extras import onnx_importer as _onnx_importer
+except ModuleNotFoundError as error:
+    raise MissingPackageError(error.name) from error
 
 __all__ = ["PassManager", "fx", "fx_importer", "ir", "new_context", "onnx_importer", "rewrite", "torch_dialect"]
 

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["ModelError", "OffloadError", "PassError", "UnsupportedNodeError"]
+__all__ = ["MissingPackageError", "ModelError", "OffloadError", "PassError", "UnsupportedNodeError"]
 
 
 class OffloadError(RuntimeError):
     """Base of the errors of this package: a model that cannot be offloaded, a pass that failed."""
+
+
+class MissingPackageError(OffloadError, ImportError):
+    """Models need packages that are not installed.
+
+    Attributes:
+        name: of the module that is missing.
+    """
+
+    def __init__(self, name: str | None) -> None:
+        super().__init__(
+            f"{name} is not installed, which models need; graphs do without. Install fusilli-plugin with its extra "
+            "'onnx', e.g. pip install 'fusilli-plugin[onnx]', in a checkout pip install -e '.[onnx]'"
+        )
+        self.name = name
 
 
 class ModelError(OffloadError):

@@ -105,5 +105,6 @@ def _size(name: str, axis: int, dim: int | str, type_: TensorType, dims: Mapping
     raise ModelError(
         name,
         "dims",
-        f"dim {axis}{f' ({dim!r})' if dim else ''} of the input {shown} is not fixed; add --dim {key}=VALUE",
+        f"dim {axis}{f' ({dim!r})' if dim else ''} of the input {shown} is not fixed; "
+        f"give dims={{{key!r}: N}}, on the command line --dim {key}=N",
     )

@@ -83,6 +83,12 @@ def _exported(torch: Any, source: Any, example: Sequence[Any]) -> Any:
         raise TypeError(
             f"cannot load a model from {type(source).__name__}; a path, bytes, ModelProto or torch module can"
         )
+    if not isinstance(example, tuple | list):
+        raise ModelError(
+            type(source).__name__,
+            "torch-export",
+            f"example is a tuple of the arguments of forward, e.g. example=(x,); got {type(example).__name__}",
+        )
     if not example:
         raise ModelError(type(source).__name__, "torch-export", "give example=(…): the inputs that fix its shapes")
     modes = [(module, module.training) for module in source.modules()]

@@ -23,7 +23,9 @@ __all__ = ["Decision", "decide", "group_operations"]
 _MAX_GROUP: Final = 24
 _WHOLE: Final = (Role.ANCHOR, Role.REDUCTION)
 _SURROUNDED: Final = Support.no("it stands between operations that no engine takes and goes with them", rule="fusion")
-_LONE_VIEW: Final = Support.no("it computes nothing, and no engine takes it along with what uses it", rule="view")
+_LONE_VIEW: Final = Support.no(
+    "it only rearranges elements, or a part of it does, and no engine takes that along with what uses it", rule="view"
+)
 _LOOK_AHEAD: Final = 2  # refused steps after which a group may still grow: an engine may want both of two operations
 _MAX_STEP: Final = 8  # operations between two moments at which one value escapes
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -317,3 +319,20 @@ def test_explain_of_a_node_that_stays_onnx(fusilli: Fusilli, tmp_path: Path) -> 
     assert "GridSample of x [1, 1, 4, 4], g [1, 2, 2, 2] is not supported" in missing["reasons"]["front end"]
     table = fusilli("explain", tmp_path / "grid.onnx", "--device", "cpu").stdout
     assert "stays ONNX, run by ONNXRUNTIME_ENGINE" in " ".join(table.split())
+
+
+def test_models_without_their_packages_are_told(fusilli: Fusilli, tmp_path: Path) -> None:
+    """A traceback is what users saw after `make demo`, which installs what graphs need."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(PROTO.SerializeToString())
+    code = (
+        "import sys\n"
+        "sys.modules['torch_mlir'] = None\n"
+        "from fusilli_plugin.cli.main import main\n"
+        f"sys.argv = ['fusilli', 'run', {str(path)!r}, '--device', 'cpu']\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert "torch_mlir is not installed, which models need" in done.stderr
+    assert "Traceback" not in done.stderr

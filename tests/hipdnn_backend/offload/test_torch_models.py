@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hipdnn_backend.offload import load
+from hipdnn_backend.offload.errors import ModelError
 
 pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.filterwarnings("ignore")]
 
@@ -86,3 +87,10 @@ def test_a_module_computes_what_pytorch_computes(name: str) -> None:
     assert len(results) == len(expected)
     for got, want in zip(results, expected, strict=True):
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_an_example_that_is_no_tuple_is_told() -> None:
+    with pytest.raises(
+        ModelError, match=r"example is a tuple of the arguments of forward, e.g. example=\(x,\); got Tensor"
+    ):
+        load(nn.Linear(4, 4), example=torch.ones(2, 4))
