@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -270,11 +271,38 @@ def _open(data: bytes) -> tuple[Any, bytes]:
     first: Exception | None = None
     for model in _in_older_opsets(data):
         try:
-            return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]), model
+            session = onnxruntime.InferenceSession(_seeded(model), options, providers=["CPUExecutionProvider"])
+            return session, model
         except Exception as error:  # a class of its own for each kind of failure
             first = first or error
     said = " ".join(str(first).split())[:500]
     raise NotSupportedError("", "onnxruntime", f"onnxruntime {onnxruntime.__version__}: {said}") from first
+
+
+_RANDOM: Final = frozenset(
+    {
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        *("Bernoulli", "Multinomial", "Dropout"),
+    }
+)
+
+
+def _seeded(data: bytes) -> bytes:
+    """A model whose random nodes have seeds: sessions that choose them themselves choose the same in one process.
+
+    Without onnx, with which models are made but not restored, it stays as it is.
+    """
+    if not any(name.encode() in data for name in _RANDOM) or importlib.util.find_spec("onnx") is None:
+        return data
+    import onnx
+
+    model = onnx.load_from_string(data)
+    for node in model.graph.node:
+        if node.op_type in _RANDOM and not any(each.name == "seed" for each in node.attribute):
+            whole = node.op_type == "Dropout"
+            seed = int.from_bytes(os.urandom(3), "little")  # a float32 holds it
+            node.attribute.append(onnx.helper.make_attribute("seed", seed if whole else float(seed)))
+    return model.SerializeToString()
 
 
 def _in_older_opsets(data: bytes) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusilli_plugin import __version__
-from fusilli_plugin.cli.base import debug_option, is_debug, printable, require_folders
+from fusilli_plugin.cli.base import debug_option, is_debug, open_standard_files, printable, require_folders
 from graph_api import FusilliError
 from iree_bridge import Options
 
@@ -190,6 +190,7 @@ ep_opt.help = (ep_opt.help or "").replace("\\b\n", "\b\n")  # click's mark of li
 
 def main() -> None:
     """Entry point of the ``hipdnn-ep-opt`` command: runs it in a child, which MLIR may end."""
+    open_standard_files()
     child = os.fork()
     if not child:
         ep_opt.main(prog_name="hipdnn-ep-opt")

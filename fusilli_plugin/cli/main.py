@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from fusilli_plugin import __version__
-from fusilli_plugin.cli.base import group, is_debug, printable
+from fusilli_plugin.cli.base import group, is_debug, open_standard_files, printable
 from graph_api.errors import FusilliError, did_you_mean
 from hipdnn_backend.errors import DeviceError, EngineError
 from hipdnn_backend.offload.errors import OffloadError
@@ -123,19 +123,7 @@ def cli() -> None:
     _start_logging()
 
 
-def _open_standard_files() -> None:
-    """What the caller closed becomes /dev/null: no file that is opened later gets its number, nothing meets None."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
-    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
-    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
-
-
 def main() -> None:
     """Entry point of the ``fusilli`` command."""
-    _open_standard_files()
+    open_standard_files()
     cli.main(prog_name="fusilli")

@@ -94,6 +94,11 @@ class Compiled(Protocol):
         """Names of the source nodes."""
         ...
 
+    @property
+    def varies(self) -> bool:
+        """Results may differ from run to run on the same operands."""
+        ...
+
 
 @dataclass(frozen=True)
 class Lowered:
@@ -159,7 +164,8 @@ def lower(
         steps=tuple(reader.steps),
         alignment=alignment,
     )
-    return Lowered(placed(with_setup(program)), tuple(reader.plans), reader.literals)
+    varying = frozenset(name for name, graph in graphs.items() if graph.varies)
+    return Lowered(placed(with_setup(program, varying)), tuple(reader.plans), reader.literals)
 
 
 @dataclass

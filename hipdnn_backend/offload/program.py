@@ -259,8 +259,10 @@ class Program:
             self._check_arguments(what, named)
         if self.setup > len(self.steps):
             raise ProgramError(f"the setup has {self.setup} steps, all steps are {len(self.steps)}")
+        filled: set[int] = set()
         for number, step in enumerate(self.steps):
             self._check_step(number, step)
+            self._check_filled(number, step, filled)
         found = lives(self)
         try:
             verify(found, _offsets(self), self.arena)
@@ -315,6 +317,20 @@ class Program:
             if (source.dims, source.dtype) != (target.dims, target.dtype):
                 raise ProgramError(
                     f"{where} copies {source.dims} {source.dtype} to {target.dims} {target.dtype}; they must be alike"
+                )
+
+    def _check_filled(self, number: int, step: Step, filled: set[int]) -> None:
+        """Folded buffers are read after a step of the setup has written them."""
+        written = set(self.written(step))
+        for view in self.touched(step):
+            place = self.views[view].buffer
+            if self.buffers[place].space is not Space.FOLDED:
+                continue
+            if view in written:
+                filled.add(place)
+            elif place not in filled:
+                raise ProgramError(
+                    f"step {number} reads folded '{self.buffers[place].name}', which nothing has written"
                 )
 
     def _check_setup(self, where: str, step: Step) -> None:

@@ -76,6 +76,7 @@ class CompiledGraph:
         declined: engine name → why it did not get the graph, for those asked before ``engine``.
         workspace_size: bytes.
         custom: its operations went to the engine as one custom operation.
+        varies: its results may differ from run to run on the same operands.
     """
 
     name: str
@@ -88,6 +89,7 @@ class CompiledGraph:
     declined: Mapping[str, Support]
     workspace_size: int
     custom: bool = False
+    varies: bool = False
 
 
 @dataclass(frozen=True)

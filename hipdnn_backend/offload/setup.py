@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from hipdnn_backend.offload.program import Program, Space
+from hipdnn_backend.offload.program import Execute, Program, Space, Step
 
 __all__ = ["with_setup"]
 
@@ -14,7 +15,7 @@ _MOST_GROWTH: Final = 4
 """How many times larger than the constants behind it a kept result may be: room for INT8 weights as float32."""
 
 
-def with_setup(program: Program) -> Program:
+def with_setup(program: Program, varying: Collection[str] = ()) -> Program:
     """The program with every step that depends on constants alone in its setup, and what later steps read of them kept.
 
     A buffer is filled in the setup if only such steps write it, all of them before another step touches it. It is kept
@@ -23,6 +24,7 @@ def with_setup(program: Program) -> Program:
 
     Args:
         program: without a setup, its arena not planned yet.
+        varying: names of graphs whose results may differ from run to run on the same operands.
     """
     steps = range(len(program.steps))
     written = [{program.views[view].buffer for view in program.written(step)} for step in program.steps]
@@ -31,7 +33,13 @@ def with_setup(program: Program) -> Program:
     constant = {n for n, buffer in enumerate(program.buffers) if buffer.space is Space.CONSTANT}
     filled = {n for n, buffer in enumerate(program.buffers) if buffer.space is Space.TEMPORARY}
     while True:
-        early = [step for step in steps if read[step] <= constant | filled and written[step] <= filled]
+        early = [
+            step
+            for step in steps
+            if read[step] <= constant | filled
+            and written[step] <= filled
+            and not _is_of(program, program.steps[step], varying)
+        ]
         late = [step for step in steps if step not in set(early)]
         kept = {buffer for step in late for buffer in touched[step]} & filled
         behind = _constants_behind(early, read, written, constant)
@@ -47,6 +55,10 @@ def with_setup(program: Program) -> Program:
     )
     order = [*early, *late]
     return replace(program, buffers=buffers, steps=tuple(program.steps[step] for step in order), setup=len(early))
+
+
+def _is_of(program: Program, step: Step, graphs: Collection[str]) -> bool:
+    return isinstance(step, Execute) and program.graphs[step.graph].name in graphs
 
 
 def _constants_behind(

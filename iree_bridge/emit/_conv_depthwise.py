@@ -14,7 +14,7 @@ from typing import Final
 
 from graph_api import DataType
 from graph_api.ops.conv import ConvAttributes
-from iree_bridge.emit._conv_frame import met
+from iree_bridge.emit._conv_frame import cropped, met
 from iree_bridge.emit._linalg import Code, Operand, generic
 from iree_bridge.emitter import Emitter, Value
 from iree_bridge.types import builtin_tensor
@@ -41,10 +41,12 @@ def depthwise(e: Emitter, a: ConvAttributes, x: Value, w: Value, *, is_last: boo
 
 def _channels_last(e: Emitter, a: ConvAttributes, x: Value, w: Value) -> Value:
     """As a named operation; a barrier keeps the filter's transpose apart."""
-    padding = zip(a.pre_padding, a.post_padding, strict=True)
-    image = e.pad(e.permute(x, (0, 2, 3, 1)), [*padding, (0, 0)])
+    out = [a.output_size(i, x.dims[i + 2], w.dims[i + 2]) for i in range(2)]
+    # What no window meets is cut off: the compiler checks for it.
+    image, padding = cropped(e, x, met(a, x.dims[2:], w.dims[2:], out))
+    image = e.pad(e.permute(image, (0, 2, 3, 1)), [*padding, (0, 0)])
     kernel = e.barrier(e.reshape(e.permute(w, (2, 3, 1, 0)), (*w.dims[2:], w.dims[0])))
-    dims = (x.dims[0], *(a.output_size(i, x.dims[i + 2], w.dims[i + 2]) for i in range(2)), w.dims[0])
+    dims = (x.dims[0], *out, w.dims[0])
     source, filters, result = (builtin_tensor(d, DataType.FLOAT) for d in (image.dims, kernel.dims, dims))
     strides, dilations = (
         f"dense<[{', '.join(map(str, values))}]> : tensor<2xi64>" for values in (a.stride, a.dilation)

@@ -155,6 +155,7 @@ class FakeGraph:
     outputs: tuple[int, ...] = (100,)
     nodes: tuple[str, ...] = ("node",)
     engine: FakeEngine = field(default_factory=FakeEngine)
+    varies: bool = False
 
 
 def compiled(name: str, data: bytes, *, workspace: int = 0, plan: FakePlan | None = None) -> FakeGraph:

@@ -24,7 +24,15 @@ log = logging.getLogger(__name__)
 _LIMIT = 1 << 16
 """Elements that a folded result may always have; above, it may not be larger than what it is computed from."""
 
-_RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+_RANDOM = {
+    "Bernoulli",
+    "Dropout",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+}
 _SLOW = {
     "Conv",
     "ConvTranspose",

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from hipdnn_backend.engine import Engine, Plan, Support, is_fallback
 from hipdnn_backend.errors import EngineError
@@ -293,6 +293,7 @@ class _Compiler:
                 declined=job.declined,
                 workspace_size=built.plan.workspace_size,
                 custom=job.custom,
+                varies=_varies(job.region),
             )
             self._report(self._session.graphs[name], job, built, first.get(job.key, ""))
             first.setdefault(job.key, name)
@@ -312,6 +313,21 @@ class _Compiler:
                 declined=graph.declined,
             )
         )
+
+
+_RANDOM: Final = tuple(
+    f"torch.aten.{name}"
+    for name in (
+        *("rand", "normal", "uniform", "bernoulli", "multinomial", "exponential", "poisson", "geometric", "cauchy"),
+        *("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "rrelu"),
+    )
+)
+"""Beginnings of the names of operations that draw random numbers."""
+
+
+def _varies(region: Region) -> bool:
+    """What is random, and ONNX nodes, which may be."""
+    return any(is_operator(op, OPERATOR) or op.name.startswith(_RANDOM) for op in region.ops)
 
 
 def _carries_onnx(region: Region) -> bool:

@@ -146,3 +146,10 @@ def test_the_end_of_the_process_is_told(what: str, status: int, said: str) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr[: len(said)]) == (status, said)
+
+
+def test_a_closed_standard_input_is_empty() -> None:
+    command = [sys.executable, "-m", "fusilli_plugin.cli.ep_opt", "--cse"]
+    done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr

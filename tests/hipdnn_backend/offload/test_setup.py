@@ -142,6 +142,19 @@ def test_a_wrong_setup_is_refused(change: dict[str, int], said: str) -> None:
         from_document(document)
 
 
+def test_what_varies_runs_each_time() -> None:
+    made = with_setup(CHAIN, {"relu"})
+    assert made.setup == 1
+    assert with_setup(CHAIN, {"double"}).setup == 0
+
+
+def test_folded_memory_is_written_before_it_is_read() -> None:
+    document = to_document(p.placed(with_setup(CHAIN)))
+    steps = document["steps"]
+    with pytest.raises(p.ProgramError, match="step 3 reads folded 't1', which nothing has written"):
+        from_document({**document, "steps": [steps[0], steps[0], *steps[2:]]})
+
+
 def test_memory_is_freed_if_the_setup_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_args: object, **_options: object) -> None:
         raise EngineError("double", "no")

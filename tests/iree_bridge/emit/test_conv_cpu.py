@@ -206,3 +206,17 @@ def test_what_is_not_finite_stays_where_its_windows_are(w: tuple[int, ...], layo
     met[:, slice(2, 3) if w[1] == 1 else slice(None), 2, 3] = True
     met[:, slice(5, 6) if w[1] == 1 else slice(None), 4, 5] = True
     np.testing.assert_array_equal(np.isfinite(y), ~met)
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize(
+    ("x", "w", "window"),
+    [
+        ((1, 8, 4, 4), (8, 1, 3, 3), {"stride": 2}),
+        ((1, 8, 4, 4), (8, 1, 3, 3), {"stride": 4, "padding": 1}),
+        ((1, 8, 8, 4), (8, 1, 3, 1), {"stride": 6}),
+    ],
+)
+def test_depthwise_images_that_no_window_meets_in_full(x: Any, w: Any, window: dict[str, Any]) -> None:
+    """The compiler checks the size of a named operation's image where a result is 1 wide."""
+    assert_right(OpCase("rest", lambda: conv_graph("fprop", x, w, layout="NHWC", **window)))

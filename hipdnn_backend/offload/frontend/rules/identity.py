@@ -20,7 +20,8 @@ def _identity(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 @rewrites("Dropout")
 def _dropout(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     training = b.value(b.input(2)) if b.input(2) else np.asarray(False)
-    if training is None or training.any():
+    ratio = b.value(b.input(1)) if b.input(1) else np.asarray(0.5)
+    if training is None or (training.any() and (ratio is None or ratio.any())):
         return None
     if not b.has_output(1):
         return [node.input[0]]

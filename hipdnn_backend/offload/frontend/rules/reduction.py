@@ -1,9 +1,10 @@
-"""Reductions whose axes are an input."""
+"""Reductions whose axes are an input, and sums along an axis."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
@@ -29,3 +30,27 @@ def _explicit_axes(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if not dims:
         return None
     return [b.op(node.op_type, node.input[0], b.constant(range(len(dims))), keepdims=b.given.get("keepdims", 1))]
+
+
+@rewrites("CumSum")
+def _exclusive_sum(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """The sum of x moved by one. The sum less x itself, as torch-mlir has it, loses digits, and inf becomes NaN."""
+    if not b.given.get("exclusive", 0):
+        return None
+    x, axis, dims = node.input[0], b.value(node.input[1]), b.dims(node.input[0])
+    if axis is None or dims is None or axis.size != 1:
+        return None
+    along = int(axis.reshape(-1)[0])
+    if not -len(dims) <= along < len(dims):
+        raise b.fail("axis", f"axis {along} does not fit {list(dims)}")
+    along %= len(dims)
+    size, reverse = dims[along], b.given.get("reverse", 0)
+    if size < 1:
+        return None
+    begin = b.like(x, np.zeros([1 if i == along else dim for i, dim in enumerate(dims)]))
+    if size == 1:
+        return [begin]
+    ends = (1, size) if reverse else (0, size - 1)
+    rest = b.op("Slice", x, *(b.constant([number]) for number in (*ends, along)))
+    moved = b.op("Concat", *((rest, begin) if reverse else (begin, rest)), axis=along)
+    return [b.op("CumSum", moved, node.input[1], reverse=reverse)]
