@@ -1,0 +1,108 @@
+"""Reading a kernel from the assembly text that the compiler writes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = ["Instruction", "Kernel", "UnmodelledError", "parse"]
+
+
+class UnmodelledError(Exception):
+    """The text uses something that the emulator has no model of."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line: ``v_add_f32_e64 v1, -v2, |s3| clamp`` has three operands and the modifier ``clamp``."""
+
+    opcode: str
+    operands: tuple[str, ...]
+    modifiers: dict[str, str]
+    text: str
+
+
+@dataclass
+class Kernel:
+    """One kernel of a file.
+
+    Attributes:
+        name: its symbol.
+        code: its instructions in order.
+        labels: label → index of the instruction that follows it.
+        directives: ``.amdhsa_`` directives, without that prefix.
+        arguments: (offset, size, kind) of the kernel's arguments in bytes.
+        workgroup: its sizes.
+    """
+
+    name: str
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    directives: dict[str, int] = field(default_factory=dict)
+    arguments: list[tuple[int, int, str]] = field(default_factory=list)
+    workgroup: tuple[int, int, int] = (0, 0, 0)
+
+
+_COMMA: Final = re.compile(r",\s*(?![^\[(]*[\])])")
+_LABEL: Final = re.compile(r"^([.\w$]+):")
+_NO_MODIFIERS: Final = {"s_waitcnt", "s_setreg_imm32_b32"}
+
+
+def parse(text: str) -> dict[str, Kernel]:
+    """The kernels of the files that make up the text, by name."""
+    kernels: dict[str, Kernel] = {}
+    for part in text.split(".end_amdgpu_metadata")[:-1]:
+        kernels.update(_file(part))
+    return kernels
+
+
+def _file(text: str) -> dict[str, Kernel]:
+    code, metadata = text.split(".amdgpu_metadata", 1)
+    kernels: dict[str, Kernel] = {}
+    names = set(re.findall(r"\.amdhsa_kernel (\S+)", code))
+    current: Kernel | None = None
+    for raw in code.splitlines():
+        line = raw.split(";", 1)[0].rstrip()
+        label = _LABEL.match(line)
+        if label and label[1] in names:
+            current = kernels.setdefault(label[1], Kernel(label[1]))
+        elif label and current:
+            current.labels[label[1]] = len(current.code)
+        elif match := re.match(r"\s*\.amdhsa_kernel (\S+)", line):
+            current = kernels[match[1]]
+        elif (match := re.match(r"\s*\.amdhsa_(\w+) (\d+)$", line)) and current:
+            current.directives[match[1]] = int(match[2])
+        elif re.match(r"\s+[a-z]", line) and current:
+            current.code.append(_instruction(line.strip()))
+    _read_metadata(metadata, kernels)
+    return kernels
+
+
+def _instruction(line: str) -> Instruction:
+    opcode, _, rest = line.partition(" ")
+    if opcode in _NO_MODIFIERS:
+        return Instruction(opcode, tuple(part.strip() for part in _COMMA.split(rest)), {}, line)
+    operands: list[str] = []
+    modifiers: dict[str, str] = {}
+    for part in _COMMA.split(rest) if rest else ():
+        operand, *others = part.split()
+        operands.append(operand)
+        for other in others:
+            name, _, value = other.partition(":")
+            modifiers[name] = value
+    return Instruction(opcode, tuple(operands), modifiers, line)
+
+
+def _read_metadata(text: str, kernels: dict[str, Kernel]) -> None:
+    for part in re.split(r"\n  - (?=\.agpr_count)", text)[1:]:
+        name = re.search(r"\n    \.name: +'?([^'\s]+)'?\n", part)
+        sizes = re.search(r"\.reqd_workgroup_size:\n\s+- (\d+)\n\s+- (\d+)\n\s+- (\d+)", part)
+        if not name or not sizes:
+            raise UnmodelledError(f"metadata without a name or a workgroup size:\n{part}")
+        kernel = kernels[name[1]]
+        kernel.workgroup = (int(sizes[1]), int(sizes[2]), int(sizes[3]))
+        listed = re.search(r"\n    \.args:\n(.*?)\n    \.group_segment", part, re.DOTALL)
+        for entry in re.split(r"\n      - ", "\n" + listed[1])[1:] if listed else ():
+            fields = dict(re.findall(r"\.(\w+): +(\S+)", entry))
+            kernel.arguments.append((int(fields["offset"]), int(fields["size"]), fields["value_kind"]))
