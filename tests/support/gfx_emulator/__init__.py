@@ -15,6 +15,8 @@ What it does not model:
   like are numpy's;
 * scaled divisions, atomics, private memory, typed or swizzled buffers, LDS written by loads, several blocks in a matrix
   instruction, 8-bit, integer and float64 matrix instructions: they raise;
-* whether the two offsets of a buffer instruction wrap at 2**32 before they are compared with the buffer's size: not
-  known; `Memory.offsets_wrap` chooses. A word that is partly outside counts as outside.
+
+The range check of buffer instructions is the one that AMD's own simulator took from gfx950 hardware
+(github.com/ROCm/rocm-systems, pull request 10928): the vector and the immediate offset wrap at 2**32, the scalar one
+does not, and each word must end within the buffer. `Memory.offsets_wrap` shows what depends on the wrapping.
 """

@@ -43,8 +43,8 @@ class Memory:
     """Global memory: buffers at addresses of its own, with guards between them.
 
     Attributes:
-        offsets_wrap: whether the sum of a buffer instruction's two offsets is taken modulo 2**32 before it is compared
-            with the buffer's size. By default it is not, and such an access is outside.
+        offsets_wrap: whether the sum of a buffer instruction's vector and immediate offsets is taken modulo 2**32
+            before it is compared with the buffer's size. If not, an access with a negative vector offset is outside.
     """
 
     BASE: Final = 0x7F12_3400_0000
@@ -53,7 +53,7 @@ class Memory:
         self.bytes = np.zeros(size, np.uint8)
         self.owned = np.zeros(size, bool)
         self.next = _GUARD
-        self.offsets_wrap = False
+        self.offsets_wrap = True
 
     def allocate(self, size: int) -> int:
         """The address of ``size`` new bytes."""
