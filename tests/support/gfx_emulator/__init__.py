@@ -14,7 +14,7 @@ What it does not model:
   instruction are summed in float64 and rounded once, so is a fused multiply-add; ``v_exp_f32``, ``v_rcp_f32`` and the
   like are numpy's;
 * scaled divisions, atomics, private memory, typed or swizzled buffers, LDS written by loads, several blocks in a matrix
-  instruction, 8-bit, integer and float64 matrix instructions: they raise;
+  instruction, 8-bit, integer and float64 matrix instructions: they raise.
 
 The range check of buffer instructions is the one that AMD's own simulator took from gfx950 hardware
 (github.com/ROCm/rocm-systems, pull request 10928): the vector and the immediate offset wrap at 2**32, the scalar one
