@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.frontend import load, prepare
 from hipdnn_backend.offload.frontend.graph import attributes
 from tests.support.onnx_rewritten import check_rewrite, one_node
@@ -77,11 +77,19 @@ def test_dropout_drops_nothing_at_inference(opset: int, inputs: dict[str, Any]) 
     assert not graph.nodes
 
 
-def test_dropout_in_training_is_left() -> None:
+def test_dropout_in_training_is_not_converted() -> None:
     more = {"ratio": np.asarray(np.float32(0.75)), "training": np.asarray(True)}
     outputs = {"y": np.float32, "mask": np.bool_}
     model, _ = one_node("Dropout", {"x": _normal(2, 3), **more}, outputs, constants=list(more))
-    assert [node.op_type for node in prepare(model).nodes] == ["Dropout"]
+    with pytest.raises(UnsupportedNodeError, match="Dropout: each run of it in training drops others"):
+        prepare(model)
+
+
+def test_dropout_in_training_that_drops_nothing() -> None:
+    more = {"ratio": np.asarray(np.float32(0)), "training": np.asarray(True)}
+    outputs, x = {"y": np.float32, "mask": np.bool_}, _normal(2, 3)
+    model, feeds = one_node("Dropout", {"x": x, **more}, outputs, constants=list(more))
+    assert not check_rewrite(model, feeds, expected=[x, np.ones((2, 3), bool)]).nodes
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
