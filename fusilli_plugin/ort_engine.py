@@ -25,7 +25,7 @@ from hipdnn_backend.arrays import DTYPES
 from hipdnn_backend.device import CudaMemory, HipMemory, Memory
 from hipdnn_backend.engine import EngineId, Override, Support, engine_id
 from hipdnn_backend.errors import DeviceError, EngineError, WireError
-from hipdnn_backend.onnx_op import carries_onnx
+from hipdnn_backend.onnx_op import RANDOM, carries_onnx
 from hipdnn_backend.wire import (
     BehaviorNote,
     CustomOpAttributes,
@@ -279,26 +279,18 @@ def _open(data: bytes) -> tuple[Any, bytes]:
     raise NotSupportedError("", "onnxruntime", f"onnxruntime {onnxruntime.__version__}: {said}") from first
 
 
-_RANDOM: Final = frozenset(
-    {
-        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-        *("Bernoulli", "Multinomial", "Dropout"),
-    }
-)
-
-
 def _seeded(data: bytes) -> bytes:
     """A model whose random nodes have seeds: sessions that choose them themselves choose the same in one process.
 
     Without onnx, with which models are made but not restored, it stays as it is.
     """
-    if not any(name.encode() in data for name in _RANDOM) or importlib.util.find_spec("onnx") is None:
+    if not any(name.encode() in data for name in RANDOM) or importlib.util.find_spec("onnx") is None:
         return data
     import onnx
 
     model = onnx.load_from_string(data)
     for node in model.graph.node:
-        if node.op_type in _RANDOM and not any(each.name == "seed" for each in node.attribute):
+        if node.op_type in RANDOM and not any(each.name == "seed" for each in node.attribute):
             whole = node.op_type == "Dropout"
             seed = int.from_bytes(os.urandom(3), "little")  # a float32 holds it
             node.attribute.append(onnx.helper.make_attribute("seed", seed if whole else float(seed)))

@@ -11,11 +11,18 @@ from typing import Final
 
 from hipdnn_backend.wire import CustomOpAttributes, WireGraph
 
-__all__ = ["ONNX_OP", "OPERATOR", "carries_onnx"]
+__all__ = ["ONNX_OP", "OPERATOR", "RANDOM", "carries_onnx"]
 
 ONNX_OP: Final = "onnx.model"
 OPERATOR: Final = "hipdnn.onnx"
 """Name of the ``torch.operator`` that becomes such an operation."""
+RANDOM: Final = frozenset(
+    {
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        *("Bernoulli", "Multinomial", "Dropout"),
+    }
+)
+"""ONNX operators that draw random numbers; Dropout in training only."""
 
 
 def carries_onnx(graph: WireGraph) -> bool:

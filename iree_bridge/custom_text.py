@@ -53,6 +53,11 @@ _REFUSED_OPERATIONS = {
     # its lowering reads at positions outside the image, which are allowed
     "torch.aten.grid_sampler": "compiled code would read outside the image for positions outside of it",
 }
+_RANDOM = re.compile(
+    r"torch\.(?:aten|prims)\.(?:rand|(?:log_)?normal|uniform|bernoulli|multinomial|exponential|poisson|geometric|cauchy)"
+    r"[\w.]*",
+    re.ASCII,
+)
 _TYPES = re.compile(
     r"!torch\.(?:vtensor|int|float|bool|none|str|list|optional|number|q[us]?int8|qint(?:16|32))", re.ASCII
 )
@@ -225,6 +230,9 @@ def _check_token(kind: str, token: str, before: str) -> None:
         raise CustomTextError("attribute", f"attribute {token} is refused; allowed are those of arith and linalg")
     if kind == "shape" and not _SHAPE.fullmatch(token):
         raise CustomTextError("dialect", f"shape {token[:40]} has no known element type")
+    if kind == "word" and _RANDOM.fullmatch(token):
+        reason = "compiled code gives draws that look alike the same numbers, and multinomial writes outside its result"
+        raise CustomTextError("dialect", f"operation {token} is refused: {reason}")
     if kind == "word" and token in _REFUSED_OPERATIONS:
         raise CustomTextError("dialect", f"operation {token} is refused: {_REFUSED_OPERATIONS[token]}")
     if kind == "word" and "." in token and not _OPERATIONS.fullmatch(token):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 from graph_api import Graph, Node
@@ -42,7 +43,8 @@ def choose(graph: Graph, target: Target) -> Variant:
     """The variant of ``graph`` on ``target``.
 
     AMD: loads of ragged tiles go through buffer instructions, on whose lowering the compiler crashed for a product with
-    rows of 7. Products and convolutions with such rows do without these instructions. Reductions and norms keep them:
+    rows of 7. Products and convolutions with such rows do without these instructions, but not batched products, which
+    read a row behind their first operand then (an emulator of the code saw it). Reductions and norms keep them:
     without them the compiler aborts on some of odd size in f16 ("Cannot select"). Which graphs crash it either way is
     not known exactly (some small f32 convolutions do), so the other way is the spare of each.
 
@@ -61,13 +63,18 @@ def choose(graph: Graph, target: Target) -> Variant:
         if any(_attends(node) for node in graph.nodes):
             return Variant("attention", _NO_TENSOR_CORES)
         return Variant("plain", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION)
-    if {node.op for node in graph.nodes} <= _PRODUCTS and _has_ragged_rows(graph):
+    ragged = {node.op for node in graph.nodes} <= _PRODUCTS and _has_ragged_rows(graph)
+    if ragged and not any(_is_batched(node) for node in graph.nodes):
         return Variant("ragged", _UNBUFFERED, spare_flags=())
     return Variant("plain", spare_flags=_UNBUFFERED)
 
 
 def _attends(node: Node) -> bool:
     return node.op == "sdpa" or (isinstance(node, CustomOpNode) and "attention" in node.attributes.data)
+
+
+def _is_batched(node: Node) -> bool:
+    return node.op == "matmul" and any(math.prod(tensor.dims[:-2]) > 1 for tensor in node.outputs.values())
 
 
 def _has_ragged_rows(graph: Graph) -> bool:

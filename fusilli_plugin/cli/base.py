@@ -25,6 +25,7 @@ __all__ = [
     "file_option",
     "graph_argument",
     "group",
+    "help_text",
     "is_debug",
     "json_option",
     "json_text",
@@ -145,7 +146,7 @@ def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Makes a function the subcommand ``name``, with ``--debug``; its docstring is the help."""
 
     def wrap(function: Callable[..., Any]) -> click.Command:
-        return click.command(name, help=_help(function))(debug_option(function))
+        return click.command(name, help=help_text(function))(debug_option(function))
 
     return wrap
 
@@ -155,12 +156,12 @@ def group(name: str, cls: type[click.Group] = click.Group) -> Callable[[Callable
 
     def wrap(function: Callable[..., Any]) -> click.Group:
         settings = {"help_option_names": ["-h", "--help"]}
-        return click.group(name, cls=cls, help=_help(function), context_settings=settings)(debug_option(function))
+        return click.group(name, cls=cls, help=help_text(function), context_settings=settings)(debug_option(function))
 
     return wrap
 
 
-def _help(function: Callable[..., Any]) -> str:
+def help_text(function: Callable[..., Any] | None) -> str:
     r"""The docstring of a command. Docstrings are raw, so click's mark for "do not wrap" stands there as ``\b``."""
     return (inspect.getdoc(function) or "").replace("\\b\n", "\b\n")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusilli_plugin import __version__
-from fusilli_plugin.cli.base import debug_option, is_debug, open_standard_files, printable, require_folders
+from fusilli_plugin.cli.base import debug_option, help_text, is_debug, open_standard_files, printable, require_folders
 from graph_api import FusilliError
 from iree_bridge import Options
 
@@ -185,7 +185,7 @@ def _write(text: str, output: Path | None) -> None:
         output.write_text(text, encoding="utf-8")
 
 
-ep_opt.help = (ep_opt.help or "").replace("\\b\n", "\b\n")  # click's mark of lines that stay as they are
+ep_opt.help = help_text(ep_opt.callback)
 
 
 def main() -> None:

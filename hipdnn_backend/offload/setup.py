@@ -40,11 +40,12 @@ def with_setup(program: Program, varying: Collection[str] = ()) -> Program:
             and written[step] <= filled
             and not _is_of(program, program.steps[step], varying)
         ]
-        late = [step for step in steps if step not in set(early)]
-        kept = {buffer for step in late for buffer in touched[step]} & filled
+        late = sorted(set(steps) - set(early))
+        first = {buffer: step for step in reversed(late) for buffer in touched[step]}
+        kept = first.keys() & filled
         behind = _constants_behind(early, read, written, constant)
         dropped = {buffer for step in late for buffer in written[step]} & filled
-        dropped |= {b for step in early for b in written[step] if any(s < step and b in touched[s] for s in late)}
+        dropped |= {buffer for step in early for buffer in written[step] if first.get(buffer, step) < step}
         dropped |= {buffer for buffer in kept if _is_too_large(program, buffer, behind.get(buffer, set()))}
         if not dropped:
             break

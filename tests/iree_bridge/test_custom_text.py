@@ -47,6 +47,16 @@ def test_an_operation_that_reads_outside_of_its_image_is_refused() -> None:
         checked_text(node(text), "f")
 
 
+@pytest.mark.parametrize("name", ["rand_like", "randint.low", "normal_functional", "bernoulli.p", "multinomial"])
+def test_random_operations_are_refused(name: str) -> None:
+    """Two that looked alike gave the same numbers, and multinomial ended the process."""
+    text = ADD.replace("%one =", f"%g = torch.aten.{name} %a : {{IN0_TYPE}} -> {{OUT0_TYPE}}\n  %one =")
+    with pytest.raises(
+        CustomTextError, match=rf"torch\.aten\.{name} is refused: compiled code gives draws that look alike"
+    ):
+        checked_text(node(text), "f")
+
+
 def test_a_name_cannot_be_passed_through_a_placeholder() -> None:
     with pytest.raises(CustomTextError, match="symbol @f"):
         checked_text(node(ADD.replace("torch.constant.int 1", "torch.constant.int 1 @{FUNC_NAME}")), "f")

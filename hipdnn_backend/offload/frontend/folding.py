@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, rename, subgraphs
+from hipdnn_backend.onnx_op import RANDOM
 
 __all__ = ["fold"]
 
@@ -24,15 +25,6 @@ log = logging.getLogger(__name__)
 _LIMIT = 1 << 16
 """Elements that a folded result may always have; above, it may not be larger than what it is computed from."""
 
-_RANDOM = {
-    "Bernoulli",
-    "Dropout",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-}
 _SLOW = {
     "Conv",
     "ConvTranspose",
@@ -143,7 +135,7 @@ def _value(graph: Graph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
     empty = _empty(graph, node)
     if empty is not None:
         return empty
-    if not all(name in graph.constants for name in node.input if name) or node.op_type in _RANDOM:
+    if not all(name in graph.constants for name in node.input if name) or node.op_type in RANDOM:
         return None
     if any(True for _ in subgraphs(node)) or not _is_cheap(graph, node):
         return None

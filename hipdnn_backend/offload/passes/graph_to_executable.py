@@ -315,19 +315,14 @@ class _Compiler:
         )
 
 
-_RANDOM: Final = tuple(
-    f"torch.aten.{name}"
-    for name in (
-        *("rand", "normal", "uniform", "bernoulli", "multinomial", "exponential", "poisson", "geometric", "cauchy"),
-        *("dropout", "native_dropout", "feature_dropout", "alpha_dropout", "rrelu"),
-    )
+_DROPS: Final = tuple(
+    f"torch.aten.{name}" for name in ("dropout", "native_dropout", "feature_dropout", "alpha_dropout")
 )
-"""Beginnings of the names of operations that draw random numbers."""
 
 
 def _varies(region: Region) -> bool:
-    """What is random, and ONNX nodes, which may be."""
-    return any(is_operator(op, OPERATOR) or op.name.startswith(_RANDOM) for op in region.ops)
+    """Whether it may drop elements in training, or carries ONNX, which may be random. No other draws are compiled."""
+    return _carries_onnx(region) or any(op.name.startswith(_DROPS) for op in region.ops)
 
 
 def _carries_onnx(region: Region) -> bool:

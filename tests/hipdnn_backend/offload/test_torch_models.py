@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hipdnn_backend.offload import load
-from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.errors import ModelError, PassError
 
 pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.filterwarnings("ignore")]
 
@@ -94,3 +94,17 @@ def test_an_example_that_is_no_tuple_is_told() -> None:
         ModelError, match=r"example is a tuple of the arguments of forward, e.g. example=\(x,\); got Tensor"
     ):
         load(nn.Linear(4, 4), example=torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda x: torch.rand_like(x) - torch.rand_like(x), lambda x: torch.multinomial(x, 200, replacement=True)]
+)
+def test_random_modules_are_refused(draw: Any) -> None:
+    """Two draws were one, and multinomial corrupted memory."""
+
+    class Random(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return draw(x)
+
+    with pytest.raises(PassError, match="is refused: compiled code gives draws that look alike the same numbers"):
+        load(Random(), example=(torch.rand(4, 6),))

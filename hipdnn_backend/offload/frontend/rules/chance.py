@@ -1,4 +1,4 @@
-"""Random nodes stay ONNX. Compiled, two alike became one, and on constants they became part of a setup."""
+"""Random nodes stay ONNX: the passes merge what looks alike, and two draws are not one."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+from hipdnn_backend.onnx_op import RANDOM
 
 __all__: list[str] = []
 
 
-@rewrites("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+@rewrites(*sorted(RANDOM - {"Dropout"}))
 def _random(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     raise b.unsupported("random", "each run has other numbers, which compiled code does not keep")
 
 
 @rewrites("Dropout")
 def _dropout(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Dropout in training; `identity` has the one at inference, and where nothing is dropped."""
+    """At inference, and where nothing is dropped, its readers read what it reads."""
     training = b.value(b.input(2)) if b.input(2) else np.asarray(False)
-    ratio = b.value(b.input(1)) if b.input(1) else np.asarray(0.5)
-    if training is None or not training.any() or (ratio is not None and not ratio.any()):
+    if training is None:
         return None
-    raise b.unsupported("random", "each run of it in training drops others, which compiled code does not keep")
+    ratio = b.value(b.input(1)) if b.input(1) else np.asarray(0.5)
+    if training.any() and (ratio is None or ratio.any()):
+        raise b.unsupported("random", "each run of it in training drops others, which compiled code does not keep")
+    if not b.has_output(1):
+        return [node.input[0]]
+    dims = b.dims(node.input[0])
+    return None if dims is None else [node.input[0], b.constant(np.ones(dims), np.bool_)]  # the mask drops nothing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
@@ -15,18 +14,6 @@ __all__: list[str] = []
 @rewrites("Identity")
 def _identity(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     return [node.input[0]] if b.type(node.input[0]) else None
-
-
-@rewrites("Dropout")
-def _dropout(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    training = b.value(b.input(2)) if b.input(2) else np.asarray(False)
-    ratio = b.value(b.input(1)) if b.input(1) else np.asarray(0.5)
-    if training is None or (training.any() and (ratio is None or ratio.any())):
-        return None
-    if not b.has_output(1):
-        return [node.input[0]]
-    dims = b.dims(node.input[0])
-    return None if dims is None else [node.input[0], b.constant(np.ones(dims), np.bool_)]  # the mask drops nothing
 
 
 @rewrites("Cast", "Reshape", "Expand", "Flatten", "Squeeze", "Unsqueeze")
