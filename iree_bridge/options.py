@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import shlex
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -52,6 +53,9 @@ def _default_workers() -> int:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How to compile and where to keep the results.
+
+    Raises:
+        OptionError: a value means nothing. Paths may be texts, and ``compile`` the text of its mode.
 
     Attributes:
         cache_dir: where compiled code is kept (``FUSILLI_CACHE_DIR``).
@@ -98,6 +102,12 @@ class Options:
     wire_reading: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name, form in _FORMS.items():
+            given = getattr(self, name)
+            try:
+                object.__setattr__(self, name, form(given))
+            except (TypeError, ValueError) as error:
+                raise OptionError(f"option {name}={given!r}: {error}") from None
         for name in ("cache_size", "timeout", "memory", "workers", "idle"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"option {name}={getattr(self, name)!r} must be positive")
@@ -181,11 +191,72 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _mode(text: str) -> CompileMode:
+def _mode(given: str | CompileMode) -> CompileMode:
+    if isinstance(given, CompileMode):
+        return given
     try:
-        return CompileMode(text.lower())
-    except ValueError:
+        return CompileMode(given.lower())
+    except (AttributeError, ValueError):
         raise ValueError(f"known are {', '.join(mode.value for mode in CompileMode)}") from None
+
+
+def _texts(given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise TypeError(f"give a sequence of texts, e.g. ({given!r},)")
+    return tuple(map(_text, given))
+
+
+def _text(given: str) -> str:
+    if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        raise TypeError(f"{given!r} is no text")
+    return given
+
+
+def _number(given: float) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError("not a number")
+    return given
+
+
+def _whole(given: int) -> int:
+    if isinstance(given, bool):
+        raise TypeError("not a whole number")
+    return operator.index(given)
+
+
+def _flag(given: bool) -> bool:
+    if not isinstance(given, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError("give True or False")
+    return given
+
+
+def _several_paths(given: Iterable[str | os.PathLike[str]]) -> tuple[Path, ...]:
+    if isinstance(given, str | os.PathLike):
+        raise TypeError("give a sequence of paths")
+    return tuple(map(Path, given))
+
+
+_FORMS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "cache_dir": Path,
+    "cache_readonly": _several_paths,
+    "cache_size": _whole,
+    "compile": _mode,
+    "extra_flags": _texts,
+    "timeout": _number,
+    "memory": _whole,
+    "workers": _whole,
+    "idle": _number,
+    "failures": _whole,
+    "python": lambda given: None if given is None else Path(given),
+    "device": _text,
+    "log_level": _text,
+    "engine_name": _text,
+    "claim": _text,
+    "verify_first": _flag,
+    "newest_dtypes": _flag,
+    "wire_reading": _texts,
+}
+"""Option → what makes its value of what a caller gives; each raises TypeError or ValueError if that means nothing."""
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,33 @@ def test_every_variable_is_read() -> None:
 def test_a_meaningless_value_is_an_error_that_names_it(variable: str, value: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Options.from_env({variable: value})
+
+
+def test_values_given_in_code_take_their_form() -> None:
+    found = Options(cache_dir="c", cache_readonly=["a", Path("b")], compile="never", extra_flags=["--x"], python="p")  # pyright: ignore[reportArgumentType]
+    assert found.compile is CompileMode.NEVER
+    assert (found.cache_dir, found.cache_readonly, found.python) == (Path("c"), (Path("a"), Path("b")), Path("p"))
+    assert found.extra_flags == ("--x",)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"compile": "nevr"}, "compile='nevr': known are auto, never"),
+        ({"extra_flags": "--x"}, "extra_flags='--x': give a sequence of texts"),
+        ({"extra_flags": [1]}, "extra_flags=.*1 is no text"),
+        ({"cache_readonly": "a"}, "cache_readonly='a': give a sequence of paths"),
+        ({"cache_dir": 3}, "cache_dir=3"),
+        ({"cache_size": 1.5}, "cache_size=1.5"),
+        ({"workers": "2"}, "workers='2'"),
+        ({"timeout": "2"}, "timeout='2': not a number"),
+        ({"verify_first": "never"}, "verify_first='never': give True or False"),
+        ({"device": None}, "device=None"),
+    ],
+)
+def test_a_meaningless_value_given_in_code_is_an_error(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Options(**given)
 
 
 def test_empty_means_unset() -> None:
