@@ -40,9 +40,10 @@ _LLVM_TO_KERNEL: Final[dict[str, str]] = {
 }  # fmt: skip
 
 # Part of LLVM's processor models, but never chosen by its instruction selection for ordinary code, or (x87, 64bit,
-# crc32, which comes with SSE 4.2) without a flag of their own in /proc/cpuinfo.
+# crc32, which comes with SSE 4.2; avx10.1, a number for extensions that are all named beside it) without a flag of
+# their own in /proc/cpuinfo, or without one in the kernels that do not know it yet.
 _X86_IRRELEVANT: Final = frozenset((
-    "64bit", "cldemote", "clflushopt", "clwb", "clzero", "crc32", "enqcmd", "evex512", "fsgsbase", "hreset",
+    "64bit", "avx10.1", "cldemote", "clflushopt", "clwb", "clzero", "crc32", "enqcmd", "evex512", "fsgsbase", "hreset",
     "invpcid", "kl", "movdir64b", "movdiri", "movrs", "mwaitx", "pconfig", "pku", "prefetchi", "ptwrite", "raoint",
     "rdpid", "rdpru", "rtm", "serialize", "sgx", "sha512", "shstk", "sm3", "sm4", "tsxldtrk", "uintr", "usermsr",
     "waitpkg", "wbnoinvd", "widekl", "x87", "xsavec", "xsaveopt", "xsaves",
