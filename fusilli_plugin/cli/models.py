@@ -156,7 +156,7 @@ def offload_options(step: Step, layout: str) -> Any:
 
     return OffloadOptions(
         layout=Layout(layout),
-        progress=lambda made: step.say(f"compiled {made.done} of {made.total}: {made.name}, {made.seconds:.2f} s"),
+        progress=lambda made: step.say(str(made)),
     )
 
 

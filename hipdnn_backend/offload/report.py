@@ -12,14 +12,15 @@ __all__ = ["GraphReport", "PassTime", "Progress", "Report", "Split"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A graph has been compiled.
+    """An engine is done with a graph: it is compiled, or it was not to be.
 
     Attributes:
-        done: how many are.
+        done: how many graphs of this round the engines are done with.
         total: how many there are.
         name: of this one.
-        engine: that compiled it.
+        engine: that was to compile it.
         seconds: that took.
+        error: why it is not compiled, "" if it is.
     """
 
     done: int
@@ -27,6 +28,13 @@ class Progress:
     name: str
     engine: str
     seconds: float
+    error: str = ""
+
+    def __str__(self) -> str:
+        if not self.error:
+            return f"compiled {self.done} of {self.total}: {self.name}, {self.seconds:.2f} s"
+        why = self.error.partition("\n")[0]
+        return f"not compiled, {self.done} of {self.total}: {self.name}, {self.seconds:.2f} s: {why}"
 
 
 @dataclass(frozen=True, slots=True)
