@@ -154,6 +154,7 @@ def _report(
         document["trace"] = str(asked.trace)
     document["memory"] = {"arena": model.program.arena, "naive": model.program.naive}
     document["steps"] = [_row_document(row) for row in rows]
+    document["nodes"] = model.about.get("nodes", [])
     return rows
 
 

@@ -23,10 +23,12 @@ from hipdnn_backend.engine import Engine, Plan, PortableEngine, Support
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.interpreter import Prepared, Timing, prepare
 from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.fates import Fate, fates
 from hipdnn_backend.offload.package import Package, PackageError, SavedPlan, Variant, is_package, save_package
 from hipdnn_backend.offload.program import Named, Program
 
 if TYPE_CHECKING:
+    from hipdnn_backend.offload.frontend.imported import Imported
     from hipdnn_backend.offload.report import Report
     from hipdnn_backend.offload.session import OffloadOptions
 
@@ -315,7 +317,7 @@ def _compiled(
     about = _about(offloaded.report, lowered.plans) | {
         "target": target,
         "seconds": {**made.seconds, "plan": time.perf_counter() - start},
-        "absorbed": dict(imported.absorbed),
+        "nodes": [each.document() for each in _fates(imported, offloaded.report)],
     }
     return _Made(
         target,
@@ -325,6 +327,11 @@ def _compiled(
         {each.name: each.value for each in imported.constants} | dict(lowered.literals),
         about,
     )
+
+
+def _fates(imported: Imported, report: Report) -> tuple[Fate, ...]:
+    graphs = [each.nodes for each in report.graphs]
+    return fates(imported.sources, imported.absorbed, graphs, report.views)
 
 
 def _about(report: Report, plans: Sequence[Any]) -> dict[str, Any]:
@@ -350,7 +357,7 @@ def _about(report: Report, plans: Sequence[Any]) -> dict[str, Any]:
             for each in report.splits
         ],
         "layout": report.layout,
-        "views": report.views,
+        "views": len(report.views),
     }
 
 

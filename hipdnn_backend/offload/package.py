@@ -303,6 +303,12 @@ def _is_graph(value: object) -> bool:
     )
 
 
+def _is_fate(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(value.get(key), str) for key in ("node", "operator", "became", "words")
+    )
+
+
 def _is_pass(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _is_number(value[1])
 
@@ -313,6 +319,7 @@ _ABOUT: Final[dict[str, Callable[[Any], bool]]] = {
     "passes": lambda value: isinstance(value, list) and all(map(_is_pass, value)),
     "seconds": lambda value: _is_table(value, _is_number),
     "refused": lambda value: _is_table(value, _is_answers),
+    "nodes": lambda value: isinstance(value, list) and all(map(_is_fate, value)),
     "splits": lambda value: (
         isinstance(value, list) and all(isinstance(each, dict) and _is_words(each.get("nodes", [])) for each in value)
     ),

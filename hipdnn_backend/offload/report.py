@@ -99,7 +99,7 @@ class Report:
         refused: model node → engine name → why the engine did not take it as a hipDNN operation.
         splits: graphs that did not compile at first.
         layout: strides of the tensors between graphs, in words.
-        views: reshapes and concatenations for which nothing runs.
+        views: model nodes of each reshape and concatenation for which nothing runs.
     """
 
     passes: list[PassTime] = field(default_factory=list)
@@ -107,4 +107,4 @@ class Report:
     refused: dict[str, Mapping[str, Support]] = field(default_factory=dict)
     splits: list[Split] = field(default_factory=list)
     layout: str = ""
-    views: int = 0
+    views: list[tuple[str, ...]] = field(default_factory=list)

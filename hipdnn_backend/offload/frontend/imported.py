@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hipdnn_backend.offload.fates import Absorbed
+
 __all__ = ["Constant", "Imported", "TensorInfo"]
 
 
@@ -53,8 +55,9 @@ class Imported:
         outputs: what a run returns, in the model's order.
         opaque: name of a node that stays ONNX → why. A ``torch.operator "hipdnn.onnx"`` carries such nodes as a model;
             empty unless the model was loaded leniently.
-        absorbed: name of a source node that left no operation → name of the node that now does its work (a batch norm
-            that went into its convolution), "" if the front end computed or dropped it.
+        sources: name of every node of the ONNX model, those in bodies too → its operator.
+        absorbed: name of a source node that left no operation → why: a batch norm went into its convolution, the front
+            end computed the node or dropped it.
     """
 
     module: Any
@@ -63,4 +66,5 @@ class Imported:
     constants: tuple[Constant, ...]
     outputs: tuple[TensorInfo, ...]
     opaque: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    absorbed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    absorbed: Mapping[str, Absorbed] = field(default_factory=lambda: MappingProxyType({}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ import onnx
 
 from hipdnn_backend.offload._mlir import new_context
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
+from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend import rules as _rules  # noqa: F401  registers the rewrites
 from hipdnn_backend.offload.frontend.binding import bind_dims, bind_inputs
 from hipdnn_backend.offload.frontend.building import build
 from hipdnn_backend.offload.frontend.conversion import control_input, to_torch, unknown_type
 from hipdnn_backend.offload.frontend.folding import fold
 from hipdnn_backend.offload.frontend.functions import expand
-from hipdnn_backend.offload.frontend.graph import Graph
+from hipdnn_backend.offload.frontend.graph import Graph, operator_of, subgraphs
 from hipdnn_backend.offload.frontend.imported import Constant, Imported, TensorInfo
 from hipdnn_backend.offload.frontend.opsets import convert, inline_functions
 from hipdnn_backend.offload.frontend.outside import FRONT_END, Reasons, set_outside
@@ -111,13 +112,34 @@ def _prepared(
     inputs: Mapping[str, Any],
     left: Collection[str],
 ) -> Graph:
-    graph = inline_functions(build(model, folder), model.functions)
+    graph = build(model, folder)
+    _note_sources(graph)
+    graph = inline_functions(graph, model.functions)
     check(graph)
     bind_inputs(graph, inputs)
     bind_dims(graph, dims)
     graph = convert(graph)
     simplify(graph, left)
     return graph
+
+
+def _note_sources(graph: Graph) -> None:
+    """Note what the model has: everything that follows replaces nodes."""
+    for node in graph.nodes:
+        graph.sources[node.name] = operator_of(node)
+    for node in graph.nodes:
+        for inner in _inner(node):
+            if inner.name and inner.name not in graph.sources:
+                graph.sources[inner.name] = operator_of(inner)
+                graph.absorbed[inner.name] = Absorbed(Became.BODY, (node.name,))
+
+
+def _inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """The nodes in the bodies of a node."""
+    for body in subgraphs(node):
+        for inner in body.node:
+            yield inner
+            yield from _inner(inner)
 
 
 def simplify(graph: Graph, left: Collection[str] = ()) -> None:
@@ -151,6 +173,7 @@ def _to_imported(graph: Graph, left: Mapping[str, Reasons], context: Any) -> Imp
         constants=tuple(Constant(name, graph.constants[name]) for name in names),
         outputs=tuple(_info(graph, output.value, output.name) for output in graph.outputs),
         opaque=opaque,
+        sources=graph.sources,
         absorbed={name: at for name, at in graph.absorbed.items() if name not in live},
     )
 
@@ -169,9 +192,8 @@ def _error(graph: Graph, name: str, reason: str) -> ModelError:
     operand = needs_constant(graph, node)
     if operand in graph.inputs:
         return control_input(node, operand or "")
-    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     operands = ", ".join(f"{value} {list(_dims(graph, value))}" for value in node.input if value)
-    return ModelError(name, "unsupported-operator", f"{operator} of {operands} is not supported: {reason}")
+    return ModelError(name, "unsupported-operator", f"{operator_of(node)} of {operands} is not supported: {reason}")
 
 
 def _info(graph: Graph, value: str, name: str) -> TensorInfo:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -279,8 +280,11 @@ def test_explain_tells_of_each_node_without_a_compile(fusilli: Fusilli, model: P
     result = fusilli("explain", model, "--target", "gfx942", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    told = {node for group in document["groups"] for node in group["nodes"]} | set(document["absorbed"])
-    assert told == {node.name for node in PROTO.graph.node}
+    assert [each["node"] for each in document["nodes"]] == [node.name for node in PROTO.graph.node]
+    for each in document["nodes"]:
+        assert each["became"] == "graph"
+        (number,) = each["graphs"]
+        assert each["node"] in document["groups"][number]["nodes"]
     assert {group["engine"] for group in document["groups"]} == {"FUSILLI_ENGINE"}
     assert document["target"] == "gfx942"
     table = fusilli("explain", model, "--device", "cpu")
@@ -288,6 +292,64 @@ def test_explain_tells_of_each_node_without_a_compile(fusilli: Fusilli, model: P
     both = fusilli("explain", model, "--device", "cpu", "--target", "gfx942")
     assert both.exit_code == 2
     assert "exclude each other" in both.stderr
+
+
+def strange_model() -> onnx.ModelProto:
+    """A model with a node for each thing that can become of one."""
+    make, tensor = onnx.helper.make_node, onnx.numpy_helper.from_array
+    float_, opset = onnx.TensorProto.FLOAT, [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("own", 1)]
+    twice = onnx.helper.make_function(
+        "own", "Twice", ["a"], ["c"], [make("Tanh", ["a"], ["b"], "first"), make("Neg", ["b"], ["c"], "second")], opset
+    )
+    inner = onnx.helper.make_tensor_value_info("i", float_, None)
+    then = onnx.helper.make_graph([make("Exp", ["m"], ["i"], "in_then")], "then", [], [inner])
+    other = onnx.helper.make_graph([make("Abs", ["m"], ["i"], "in_else")], "else", [], [inner])
+    nodes = [
+        make("Conv", ["x", "w"], ["c"], "conv"),
+        make("BatchNormalization", ["c", "one", "one", "one", "one"], ["n"], "norm"),
+        make("Twice", ["n"], ["t"], "call", domain="own"),
+        make("Identity", ["t"], ["m"], "same"),
+        make("If", ["yes"], ["f"], "choice", then_branch=then, else_branch=other),
+        make("Shape", ["f"], ["s"], "shape"),
+        make("Sigmoid", ["x"], ["u"], "unused"),
+        make("Relu", ["f"], ["r1"], "relu"),
+        make("Relu", ["f"], ["r2"], "relu_again"),
+        make("Mul", ["r1", "r2"], ["p"], "product"),
+        make("Reshape", ["p", "s"], ["y"], "reshape"),
+        make("Reshape", ["x", "flat"], ["z"], "flatten"),
+    ]
+    one = np.ones(4, np.float32)
+    constants = {"w": np.ones((4, 3, 1, 1), np.float32), "one": one, "yes": np.array(True), "flat": np.array([24, 2])}
+    x, y = (onnx.helper.make_tensor_value_info(n, float_, d) for n, d in (("x", [2, 3, 2, 4]), ("y", [2, 4, 2, 4])))
+    z = onnx.helper.make_tensor_value_info("z", float_, [24, 2])
+    graph = onnx.helper.make_graph(nodes, "strange", [x], [y, z], [tensor(a, n) for n, a in constants.items()])
+    return onnx.helper.make_model(graph, opset_imports=opset, functions=[twice])
+
+
+def test_every_node_of_a_model_is_told_of(fusilli: Fusilli, tmp_path: Path) -> None:
+    onnx.save(strange_model(), tmp_path / "m.onnx")
+    result = fusilli("explain", tmp_path / "m.onnx", "--target", "cpu", "--json")
+    assert result.exit_code == 0, result.output
+    told = {each["node"]: each for each in json.loads(result.stdout)["nodes"]}
+    expected = {
+        "conv": "graph", "norm": "merged", "call": "inlined", "same": "identity", "choice": "graph", "in_then": "body",
+        "in_else": "body", "shape": "folded", "unused": "unused", "relu": "graph", "relu_again": "graph",
+        "product": "graph", "reshape": "identity", "flatten": "view", "first__1": "graph", "second__1": "graph",
+    }  # fmt: skip
+    assert {node: each["became"] for node, each in told.items()} == expected
+    assert told["norm"]["into"] == ["conv"]
+    assert told["call"]["into"] == ["first__1", "second__1"]
+    assert told["in_then"]["into"] == ["choice"]
+    assert told["call"]["operator"] == "own.Twice"
+    table = fusilli("explain", tmp_path / "m.onnx", "--target", "cpu").stdout
+    for line in (r"its work is done by conv +1 +norm", r"no output needs it +1 +unused", r"in the body of choice +2 "):
+        assert re.search(line, table)
+    html = tmp_path / "r.html"
+    run = fusilli("run", tmp_path / "m.onnx", "--device", "cpu", "--report", html, "--json")
+    assert run.exit_code == 0, run.output
+    ran = {each["node"]: each["became"] for each in json.loads(run.stdout)["nodes"]}
+    assert ran == expected
+    assert "<td>its work is done by conv</td>" in html.read_text()
 
 
 def test_explain_of_a_node_that_hipdnn_lacks_says_why(fusilli: Fusilli, tmp_path: Path) -> None:
