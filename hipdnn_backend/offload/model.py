@@ -105,15 +105,15 @@ class Model:
         """The program on the device; `Prepared.bind` runs it on the caller's device memory."""
         return self._prepared
 
-    def run(self, feeds: Mapping[str, Array], results: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Run on arrays in host memory.
+    def run(self, feeds: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Run on numpy arrays or objects with ``__dlpack__``, such as torch tensors, in host memory or on the device.
 
         Args:
-            feeds: an array for each input, of its dims and type.
-            results: C-contiguous arrays to write outputs to; default: new ones.
+            feeds: an array for each input, of its dims and type; on the device dense and row-major.
+            results: dense row-major arrays to write outputs to; default: new numpy arrays.
 
         Returns:
-            The outputs by name, in the model's order.
+            The outputs by name, in the model's order. They are written.
 
         Raises:
             InputError: an array is missing or does not fit; nothing has run then.
@@ -121,7 +121,7 @@ class Model:
         """
         return self._prepared.run(feeds, results)
 
-    def profile(self, feeds: Mapping[str, Array], seen: Callable[[int, Prepared], None] | None = None) -> list[Timing]:
+    def profile(self, feeds: Mapping[str, Any], seen: Callable[[int, Prepared], None] | None = None) -> list[Timing]:
         """Run once and time each step; see `Prepared.profile`."""
         return self._prepared.profile(feeds, seen)
 
