@@ -22,8 +22,9 @@ from hipdnn_backend.copying import bind_copy, host_array
 from hipdnn_backend.device import Buffer, Memory
 from hipdnn_backend.dlpack import Shared, is_shareable, share
 from hipdnn_backend.engine import BindablePlan, Plan
+from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import OffloadError
-from hipdnn_backend.offload.program import Copy, Execute, Program, Space, View
+from hipdnn_backend.offload.program import Copy, Execute, Graph, Program, Space, View
 
 __all__ = ["Bound", "InputError", "Prepared", "Timing", "prepare"]
 
@@ -82,12 +83,19 @@ class Prepared:
     """
 
     def __init__(
-        self, program: Program, plans: Sequence[Plan], memory: Memory, stream: int, constants: Mapping[str, Array]
+        self,
+        program: Program,
+        plans: Sequence[Plan],
+        memory: Memory,
+        stream: int,
+        constants: Mapping[str, Array],
+        origins: Sequence[str],
     ) -> None:
         self.program = program
         self.memory = memory
         self.stream = stream
         self._plans = tuple(plans)
+        self._origins = tuple(origins)
         self._lock = threading.Lock()
         self._buffers: list[Buffer] = []
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
@@ -296,7 +304,10 @@ class Prepared:
         pack = dict(zip((*graph.inputs, *graph.outputs), addresses, strict=True))
         workspace = self._arena + step.workspace if graph.workspace_size else 0
         if isinstance(plan, BindablePlan):  # all checks are done now instead of in each run
-            return plan.bind(pack, workspace=workspace, stream=self.stream)
+            try:
+                return plan.bind(pack, workspace=workspace, stream=self.stream)
+            except EngineError as error:
+                raise EngineError(_whose(graph, self._origins), str(error), error.status) from error
         return partial(plan.execute, pack, workspace=workspace, stream=self.stream)
 
     # ---- arguments
@@ -397,7 +408,13 @@ class Prepared:
 
 
 def prepare(
-    program: Program, plans: Sequence[Plan], memory: Memory, constants: Mapping[str, Array], *, stream: int = 0
+    program: Program,
+    plans: Sequence[Plan],
+    memory: Memory,
+    constants: Mapping[str, Array],
+    *,
+    stream: int = 0,
+    origins: Sequence[str] = (),
 ) -> Prepared:
     """Place the constants of a program on a device, and get ready to run.
 
@@ -407,6 +424,7 @@ def prepare(
         memory: of the device where the plans run.
         constants: by name, in the dims and types of the program.
         stream: the stream of the device that everything is enqueued on; the caller's.
+        origins: where each plan was read, for messages about those that do not fit; none if they were built here.
 
     Raises:
         InputError: a plan or a constant is missing or does not fit.
@@ -417,10 +435,15 @@ def prepare(
     for graph in program.graphs:
         if plans[graph.plan].workspace_size > graph.workspace_size:
             raise InputError(
-                f"graph '{graph.name}': its plan needs {plans[graph.plan].workspace_size} bytes of workspace, "
+                f"{_whose(graph, origins)}: its plan needs {plans[graph.plan].workspace_size} bytes of workspace, "
                 f"the program has {graph.workspace_size}"
             )
-    return Prepared(program, plans, memory, stream, constants)
+    return Prepared(program, plans, memory, stream, constants, origins)
+
+
+def _whose(graph: Graph, origins: Sequence[str]) -> str:
+    origin = f"{origins[graph.plan]}: " if origins else ""
+    return f"{origin}graph '{graph.name}'"
 
 
 def _dense(array: Array) -> View:

@@ -74,6 +74,7 @@ class Compiled:
         outputs: dims of each output.
         seconds: that it took.
         graphs: wire form of each graph by name, for a dump.
+        origins: where each plan was read, none if they were built.
     """
 
     program: Program
@@ -83,6 +84,7 @@ class Compiled:
     outputs: tuple[tuple[int, ...], ...]
     seconds: float = 0.0
     graphs: Mapping[str, bytes] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
 
     @classmethod
     def of(

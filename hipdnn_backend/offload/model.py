@@ -77,7 +77,7 @@ class Model:
         self._made = made
         self._memory = memory
         self._own_stream = own_stream
-        self._prepared = prepare(made.program, made.plans, memory, made.constants, stream=stream)
+        self._prepared = prepare(made.program, made.plans, memory, made.constants, stream=stream, origins=made.origins)
         self._is_open = True
 
     @property
@@ -275,6 +275,7 @@ class _Made:
         engines: the name of the engine of each plan.
         constants: by name.
         about: see `Model`.
+        origins: where each plan was read, none if they were built.
     """
 
     target: str
@@ -283,6 +284,7 @@ class _Made:
     engines: tuple[str, ...]
     constants: Mapping[str, Array]
     about: Mapping[str, Any]
+    origins: tuple[str, ...] = ()
 
 
 def _compiled(
@@ -403,9 +405,10 @@ def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made
         try:
             plans.append(by_name[saved.engine].restore(saved.payload))
         except EngineError as error:
-            raise PackageError(f"{package.path}: plan {number} of target {target}: {error}") from error
+            raise PackageError(f"{saved.origin} of target {target}: {error}") from error
     names = tuple(saved.engine for saved in variant.plans)
-    return _Made(target, variant.program, tuple(plans), names, variant.constants, variant.about)
+    origins = tuple(saved.origin for saved in variant.plans)
+    return _Made(target, variant.program, tuple(plans), names, variant.constants, variant.about, origins)
 
 
 def _left_out() -> str:
