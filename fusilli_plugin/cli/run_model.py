@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from fusilli_plugin.cli.arrays import save_arrays
-from fusilli_plugin.cli.base import print_json, print_table, progress
+from fusilli_plugin.cli.base import print_json, print_table, printable, progress
 from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (
     bound_inputs,
@@ -28,7 +28,7 @@ from graph_api import GraphError
 from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
-    from fusilli_plugin.checks.model_check import Finding
+    from fusilli_plugin.checks.model_check import Checked, Finding
     from fusilli_plugin.cli.base import Step
     from fusilli_plugin.report import StepRow
     from hipdnn_backend.interpreter import Prepared, Timing
@@ -95,20 +95,23 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
         seconds = time.perf_counter() - start
         if asked.outputs:
             save_arrays(outputs, asked.outputs)
-        findings = _check(asked, model, feeds, step) if asked.check else []
+        checked = _check(asked, model, feeds, step) if asked.check else None
         rows = _report(asked, model, feeds, step, document) if asked.page or asked.trace else []
         if asked.dump is not None:
             document["dump"] = str(_dump(asked, model, feeds))
         document |= {"model": model.name, "device": asked.device, "target": model.target, "load": model.seconds}
+    findings = checked.findings if checked else ()
     wrong = [finding for finding in findings if not finding.ok]
+    random = dict(checked.random) if checked else {}
     if as_json:
-        ok = not wrong if asked.check else None
-        checked = [vars_of(finding) for finding in findings]
-        print_json(document | {"seconds": seconds, "ok": ok, "checked": checked, "outputs": outputs_document(outputs)})
+        document |= {"seconds": seconds, "ok": not wrong if checked else None, "random": random}
+        print_json(document | {"checked": list(map(vars_of, findings)), "outputs": outputs_document(outputs)})
     else:
         _print(asked, document, outputs, rows, seconds)
-        if asked.check:
+        if checked:
             click.echo(f"{len(findings) - len(wrong)} of {len(findings)} compared values are right")
+        if checked and random:
+            click.echo(printable(f"not compared is what depends on {checked.random_nodes}"))
     for finding in wrong[:1]:
         click.echo(f"the first graph that is wrong: {finding}", err=True)
     return 1 if wrong else 0
@@ -126,7 +129,7 @@ def vars_of(finding: Finding) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _check(asked: ModelRun, model: Model, feeds: dict[str, Array], step: Step) -> list[Finding]:
+def _check(asked: ModelRun, model: Model, feeds: dict[str, Array], step: Step) -> Checked:
     if kind_of(asked.path) is Kind.SAVED_MODEL or asked.path.suffix == ".mlir":
         raise GraphError(f"{asked.path}: --check compares with ONNX Runtime, which needs the ONNX model itself")
     try:

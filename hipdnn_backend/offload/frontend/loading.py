@@ -18,7 +18,7 @@ from hipdnn_backend.offload.frontend.building import build
 from hipdnn_backend.offload.frontend.conversion import control_input, to_torch, unknown_type
 from hipdnn_backend.offload.frontend.folding import fold
 from hipdnn_backend.offload.frontend.functions import expand
-from hipdnn_backend.offload.frontend.graph import Graph, operator_of, subgraphs
+from hipdnn_backend.offload.frontend.graph import Graph, attributes, operator_of, subgraphs
 from hipdnn_backend.offload.frontend.imported import Constant, Imported, TensorInfo
 from hipdnn_backend.offload.frontend.opsets import convert, inline_functions
 from hipdnn_backend.offload.frontend.outside import FRONT_END, Reasons, set_outside
@@ -29,6 +29,7 @@ from hipdnn_backend.offload.frontend.weights import lifted, needs_constant
 
 __all__ = ["load", "prepare", "simplify"]
 
+_CONTEXT = ("com.microsoft", "EPContext")
 _ROUNDS = 64
 """More rounds than any chain of rewrites needs: a rule that undoes another would not end."""
 
@@ -91,14 +92,23 @@ def prepare(
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Any] | None = None,
     left: Collection[str] = (),
+    strict: bool = True,
 ) -> Graph:
     """An ONNX model with static shapes, folded and rewritten but for the nodes in ``left``: what `load` converts.
 
     Raises:
-        ModelError: see `load`.
+        ModelError: see `load`; if not ``strict``, nodes that cannot be converted stay as they are.
     """
+    known = set(left)
     try:
-        return _prepared(*read(source), dims or {}, inputs or {}, left)
+        while True:
+            try:
+                return _prepared(*read(source), dims or {}, inputs or {}, known)
+            except UnsupportedNodeError as error:
+                new = error.nodes.keys() - known - {""}
+                if strict or not new:
+                    raise
+                known |= new
     except UnicodeDecodeError as error:
         raise ModelError(
             "", "model-file", f"a name in the model is no UTF-8; is the file damaged? ({error})"
@@ -113,6 +123,7 @@ def _prepared(
     left: Collection[str],
 ) -> Graph:
     graph = build(model, folder)
+    _check_context(graph)
     _note_sources(graph)
     graph = inline_functions(graph, model.functions)
     check(graph)
@@ -121,6 +132,19 @@ def _prepared(
     graph = convert(graph)
     simplify(graph, left)
     return graph
+
+
+def _check_context(graph: Graph) -> None:
+    """Refuse what ONNX Runtime made of a model: the model's own operations are not in it any more."""
+    for node in graph.nodes:
+        if (node.domain, node.op_type) == _CONTEXT:
+            maker = attributes(node).get("source") or "an execution provider"
+            raise ModelError(
+                node.name,
+                "ep-context",
+                f"EPContext: the model holds code that {maker} compiled for ONNX Runtime, in place of its operations; "
+                "give the model that it was made from, or run this one in a session of ONNX Runtime with that provider",
+            )
 
 
 def _note_sources(graph: Graph) -> None:

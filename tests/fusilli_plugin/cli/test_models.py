@@ -104,6 +104,60 @@ def test_a_wrong_graph_is_named(fusilli: Fusilli, model: Path, monkeypatch: pyte
     assert "the first graph that is wrong: step 1 hipdnn_graph_1" in result.stderr
 
 
+def small_model(path: Path, nodes: list[onnx.NodeProto], outputs: str, **constants: Any) -> Path:
+    """A model of float32 tensors x and its outputs, all [2, 3]."""
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in ("x", *outputs)]
+    initializers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = onnx.helper.make_graph(nodes, "small", values[:1], values[1:], initializers)
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets), path)
+    return path
+
+
+RANDOM = {
+    "noise": ([("RandomNormal", "", "r", {"shape": [2, 3]}), ("Add", "a r", "b", {})], {}),
+    "noise_like": ([("RandomUniformLike", "a", "r", {}), ("Add", "a r", "b", {})], {}),
+    "coin": ([("Bernoulli", "chances", "b", {})], {"chances": np.full((2, 3), 0.5, np.float32)}),
+    "drop": ([("Dropout", "a ratio train", "b", {})], {"ratio": np.float32(0.5), "train": np.array(True)}),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_what_depends_on_random_nodes_is_not_compared(fusilli: Fusilli, tmp_path: Path, name: str) -> None:
+    parts, constants = RANDOM[name]
+    make = onnx.helper.make_node
+    random = [make(op, i.split(), [o], name if not n else f"{name}_{n}", **g) for n, (op, i, o, g) in enumerate(parts)]
+    # z has the dims of the random values, and is compared all the same
+    nodes = [make("Relu", ["x"], ["a"], "relu"), *random, make("Tanh", ["b"], ["y"], "tanh"), make("Exp", ["a"], ["z"])]
+    path = small_model(tmp_path / "m.onnx", nodes, "yz", **constants)
+    result = fusilli("run", path, "--device", "cpu", "--check", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["random"] == {name: parts[0][0]}
+    assert document["ok"] is True
+    assert {each["value"] for each in document["checked"]} >= {"z"}
+    assert not {each["value"] for each in document["checked"]} & {"y", "b", "r"}
+    table = fusilli("run", path, "--device", "cpu", "--check").stdout
+    assert f"not compared is what depends on random nodes: {name} ({parts[0][0]})" in table
+
+
+def test_a_model_that_is_random_as_a_whole_is_not_called_right(fusilli: Fusilli, tmp_path: Path) -> None:
+    node = onnx.helper.make_node("RandomNormalLike", ["x"], ["y"], "noise")
+    result = fusilli("run", small_model(tmp_path / "m.onnx", [node], "y"), "--device", "cpu", "--check")
+    assert result.exit_code == 2
+    assert "nothing can be compared: every result depends on random nodes: noise (RandomNormalLike)" in result.stderr
+
+
+def test_a_model_of_an_execution_provider_is_told(fusilli: Fusilli, tmp_path: Path) -> None:
+    node = onnx.helper.make_node("EPContext", ["x"], ["y"], "code", domain="com.microsoft", source="AcmeProvider")
+    path = small_model(tmp_path / "m.onnx", [node], "y")
+    for command in (("run", "--device", "cpu"), ("explain", "--target", "gfx942"), ("plan",)):
+        result = fusilli(command[0], path, *command[1:])
+        assert result.exit_code == 2
+        assert "code: EPContext: the model holds code that AcmeProvider compiled for ONNX Runtime" in result.stderr
+        assert "give the model that it was made from" in result.stderr
+
+
 def test_a_compiled_model_runs(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "mlp.fusilli"
     result = fusilli("compile", model, "--target", "cpu", "-o", out, "--json")
