@@ -18,6 +18,7 @@ from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (
     bound_inputs,
     dims_of,
+    early_feeds,
     feeds_from,
     load_model,
     outputs_document,
@@ -87,8 +88,9 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
         OffloadError, DeviceError, EngineError, FusilliError, OSError: with a message for the user.
     """
     document: dict[str, Any] = {}
+    given = _early(asked)
     with progress() as step, _load(asked, step) as model:
-        feeds = feeds_from(model, asked.inputs) if asked.inputs else random_feeds(model, asked.seed)
+        feeds = given or _feeds(asked, model)
         step.say(f"running on {asked.device}")
         start = time.perf_counter()
         outputs = model.run(feeds)
@@ -115,6 +117,19 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
     for finding in wrong[:1]:
         click.echo(f"the first graph that is wrong: {finding}", err=True)
     return 1 if wrong else 0
+
+
+def _early(asked: ModelRun) -> dict[str, Array] | None:
+    """The arrays for the inputs, if the model's file says what they have to be; None if it is loaded first."""
+    if asked.inputs is None or kind_of(asked.path) is Kind.SAVED_MODEL or asked.path.suffix == ".mlir":
+        return None
+    return early_feeds(asked.path, asked.inputs, asked.dims, asked.bound)
+
+
+def _feeds(asked: ModelRun, model: Model) -> dict[str, Array]:
+    if asked.inputs is None:
+        return random_feeds(model, asked.seed)
+    return feeds_from(asked.inputs, model.name, model.inputs)
 
 
 def _load(asked: ModelRun, step: Step) -> Model:

@@ -11,7 +11,7 @@ import numpy as np
 
 from hipdnn_backend.offload.fates import Absorbed
 
-__all__ = ["Constant", "Imported", "TensorInfo"]
+__all__ = ["Constant", "Declared", "Imported", "TensorInfo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,21 @@ class TensorInfo:
 
     name: str
     dims: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An input as the file declares it.
+
+    Attributes:
+        name: as in the model.
+        dims: an int, the name of a dim without a size, or "" for an unknown one; None if the rank is unknown.
+        dtype: as for `TensorInfo`.
+    """
+
+    name: str
+    dims: tuple[int | str, ...] | None
     dtype: np.dtype[Any]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ from hipdnn_backend.offload._mlir import new_context
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend import rules as _rules  # noqa: F401  registers the rewrites
-from hipdnn_backend.offload.frontend.binding import bind_dims, bind_inputs
+from hipdnn_backend.offload.frontend.binding import bind_dims, bind_inputs, check_arguments, declared_inputs
 from hipdnn_backend.offload.frontend.building import build
 from hipdnn_backend.offload.frontend.conversion import control_input, to_torch, unknown_type
 from hipdnn_backend.offload.frontend.folding import fold
 from hipdnn_backend.offload.frontend.functions import expand
 from hipdnn_backend.offload.frontend.graph import Graph, attributes, operator_of, subgraphs
-from hipdnn_backend.offload.frontend.imported import Constant, Imported, TensorInfo
+from hipdnn_backend.offload.frontend.imported import Constant, Declared, Imported, TensorInfo
 from hipdnn_backend.offload.frontend.opsets import convert, inline_functions
 from hipdnn_backend.offload.frontend.outside import FRONT_END, Reasons, set_outside
 from hipdnn_backend.offload.frontend.reading import read
@@ -27,7 +28,7 @@ from hipdnn_backend.offload.frontend.rewriting import apply_rules
 from hipdnn_backend.offload.frontend.shapes import check, infer
 from hipdnn_backend.offload.frontend.weights import lifted, needs_constant
 
-__all__ = ["load", "prepare", "simplify"]
+__all__ = ["declared_arguments", "load", "prepare", "simplify"]
 
 _CONTEXT = ("com.microsoft", "EPContext")
 _ROUNDS = 64
@@ -86,6 +87,37 @@ def load(
             known.update(new)
 
 
+def declared_arguments(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+) -> tuple[tuple[Declared, ...], tuple[str, ...]]:
+    """What a run of an ONNX model will take, as far as its file says, and what is wrong with ``dims`` and ``inputs``.
+
+    It takes no longer than reading the file.
+
+    Raises:
+        ModelError: the file is no model, or an input is no tensor.
+    """
+    with _readable_names():
+        types, errors = declared_inputs(read(source)[0], dims or {}, inputs or {})
+        return (
+            tuple(Declared(name, type_.dims, type_.dtype) for name, type_ in types.items()),
+            tuple(f"{error.node}: {error.reason}" for error in errors),
+        )
+
+
+@contextmanager
+def _readable_names() -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            "", "model-file", f"a name in the model is no UTF-8; is the file damaged? ({error})"
+        ) from error
+
+
 def prepare(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto,
     *,
@@ -100,7 +132,7 @@ def prepare(
         ModelError: see `load`; if not ``strict``, nodes that cannot be converted stay as they are.
     """
     known = set(left)
-    try:
+    with _readable_names():
         while True:
             try:
                 return _prepared(*read(source), dims or {}, inputs or {}, known)
@@ -109,10 +141,6 @@ def prepare(
                 if strict or not new:
                     raise
                 known |= new
-    except UnicodeDecodeError as error:
-        raise ModelError(
-            "", "model-file", f"a name in the model is no UTF-8; is the file damaged? ({error})"
-        ) from error
 
 
 def _prepared(
@@ -122,6 +150,7 @@ def _prepared(
     inputs: Mapping[str, Any],
     left: Collection[str],
 ) -> Graph:
+    check_arguments(model, dims, inputs)
     graph = build(model, folder)
     _check_context(graph)
     _note_sources(graph)

@@ -317,6 +317,41 @@ def test_arrays_that_do_not_fit(
     assert message in result.stderr
 
 
+def test_all_that_is_wrong_with_the_arguments_is_told_before_the_work(
+    fusilli: Fusilli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the model was imported")
+
+    make, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    inputs = [value("x", 1, ["batch", 3]), value("m", 1, ["batch", "n"]), value("i", 7, [2]), value("s", 1, [])]
+    graph = onnx.helper.make_graph([make("Relu", ["x"], ["y"])], "g", inputs, [value("y", 1, ["batch", 3])])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "m.onnx")
+    arrays = {"x": np.zeros((2, 4), np.float32), "m": np.zeros((2, 2), np.float32), "i": np.zeros(2), "v": np.zeros(1)}
+    save(tmp_path / "in.npz", arrays)
+    monkeypatch.setattr("hipdnn_backend.offload.frontend.loading.build", never)
+    run = ("run", tmp_path / "m.onnx", "--device", "cpu", "--dim", "bach=2", "--input", "q=1")
+    result = fusilli(*run, "--inputs", tmp_path / "in.npz")
+    assert result.exit_code == 2
+    problems = [
+        "q: the model has no such input to bind; its inputs are x, m, i, s",
+        "bach: no input has a dim of this name (did you mean batch?); symbolic dims are: batch, n",
+        "x: dim 0 ('batch') of the input [batch, 3] is not fixed",
+        "m: dim 1 ('n') of the input [batch, n] is not fixed",
+        "no array for ['s']; the inputs of 'm.onnx' are ['x', 'm', 'i', 's']",
+        "['v'] is no input",
+        "'x' has shape (2, 4), the input's dims are (batch, 3)",
+        "'i' has dtype float64, the input's is int64; use astype",
+    ]
+    assert [problem for problem in problems if problem not in result.stderr] == []
+    assert result.stderr.count("'batch'") == 2  # told once of x, and of what --dim would be, not again of m
+    alone = fusilli(*run)
+    assert alone.exit_code == 2
+    assert [problem for problem in problems[:4] if problem not in alone.stderr] == []
+    assert "array" not in alone.stderr
+
+
 def test_channels_last_between_graphs(fusilli: Fusilli, tmp_path: Path) -> None:
     """Another order in memory: every graph is right, and the report says so."""
     onnx.save(onnx_models.small_cnn(), tmp_path / "cnn.onnx")
