@@ -253,7 +253,7 @@ def _print_rows(rows: Sequence[StepRow]) -> None:
         [
             (
                 number,
-                row.name + (" (custom)" if row.kind == "custom" else "") + (" (once, at load)" if row.once else ""),
+                row.title,
                 _cut(row.label, 48),
                 row.engine,
                 _cut("; ".join(f"{name or 'translation'}: {reason}" for name, reason in row.declined.items()), _REASON),

@@ -103,9 +103,8 @@ def _table_row(number: int, row: StepRow) -> str:
         for name, reason in row.declined.items()
     )
     compiled = f"= {row.equal_to}" if row.equal_to else time_text(row.compile_seconds) if row.compile_seconds else "-"
-    once = " (once, at load)" if row.once else ""
     return (
-        f'<tr><td class="n">{number}</td><td>{escape(row.name)}{once}</td><td>{escape(row.label)}{why}</td>'
+        f'<tr><td class="n">{number}</td><td>{escape(row.title)}</td><td>{escape(row.label)}{why}</td>'
         f'<td>{escape(row.engine)}</td><td class="n">{"-" if row.dispatches is None else row.dispatches}</td>'
         f'<td class="n">{"-" if row.seconds is None else time_text(row.seconds)}</td>'
         f'<td class="n">{bytes_text(row.moved)}</td><td class="n">{bytes_text(row.workspace)}</td>'
