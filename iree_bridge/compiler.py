@@ -208,8 +208,12 @@ def compile_mlir(
     except UnicodeEncodeError as error:
         raise CompileError(f"module '{name}' is no text that can be written as UTF-8: {error}") from None
     ir, job, store = EmittedIr(text, text), _Job(name, recipe, options), cache_for(options)
-    refusal_key = _refusal_key(_code_key(ir, recipe), text)
+    key = _code_key(ir, recipe)
+    refusal_key = _refusal_key(key, f"{name}\0{text}")
     if not refresh:
+        found = _load(store, key, recipe)
+        if found is not None:
+            return found
         _raise_refusal(store, refusal_key, job)
     with _kept_refusal(store, refusal_key):
         return _compile_ir(ir, job, store, refresh=refresh)

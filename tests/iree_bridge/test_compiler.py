@@ -16,6 +16,7 @@ import pytest
 
 from graph_api import CompileError, DataType, FusilliError, Graph, PointwiseMode
 from iree_bridge import compiler, reproducer
+from iree_bridge.cache import Cache, Refusal
 from iree_bridge.compiler import CompiledCode, EmittedIr, Recipe
 from iree_bridge.inspect import inspect_graph, inspect_mlir
 from iree_bridge.options import CompileMode, Options
@@ -369,6 +370,21 @@ def test_a_refusal_is_of_a_text_a_target_and_flags(options: Options, compiles: l
     with pytest.raises(CompileError):
         compiler.compile_mlir("no", FAST, options, refresh=True)
     assert len(compiles) == 5
+
+
+def test_code_that_is_there_counts_more_than_a_refusal(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a refresh that went well."""
+    asked: list[str] = []
+    monkeypatch.setattr(Cache, "refusal", lambda _cache, key: asked.append(key))
+    made = compiler.compile_mlir(EMPTY, FAST, options)
+    (key,) = set(asked)
+    monkeypatch.undo()
+    compiler.cache_for(options).refuse(key, Refusal("too large", ""))
+    assert compiler.compile_mlir(EMPTY, FAST, options) == made._replace(from_cache=True)
+    with pytest.raises(CompileError, match="'other' could not be compiled"):
+        compiler.compile_mlir("nonsense", FAST, options, name="other")
+    with pytest.raises(CompileError, match="'another' could not be compiled"):
+        compiler.compile_mlir("nonsense", FAST, options, name="another")
 
 
 def test_the_refusal_of_a_graph_has_its_own_names(
