@@ -1,6 +1,6 @@
 """``python -m fusilli_plugin`` is the ``fusilli`` command."""
 
-from fusilli_plugin.cli import main
+from fusilli_plugin.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -7,6 +7,7 @@ device; a run allocates nothing and builds nothing.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -19,9 +20,11 @@ import numpy as np
 
 from hipdnn_backend.copying import bind_copy, host_array
 from hipdnn_backend.device import Buffer, Memory
+from hipdnn_backend.dlpack import Shared, is_shareable, share
 from hipdnn_backend.engine import BindablePlan, Plan
+from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import OffloadError
-from hipdnn_backend.offload.program import Copy, Execute, Program, Space, View
+from hipdnn_backend.offload.program import Copy, Execute, Graph, Program, Space, View
 
 __all__ = ["Bound", "InputError", "Prepared", "Timing", "prepare"]
 
@@ -80,12 +83,19 @@ class Prepared:
     """
 
     def __init__(
-        self, program: Program, plans: Sequence[Plan], memory: Memory, stream: int, constants: Mapping[str, Array]
+        self,
+        program: Program,
+        plans: Sequence[Plan],
+        memory: Memory,
+        stream: int,
+        constants: Mapping[str, Array],
+        origins: Sequence[str],
     ) -> None:
         self.program = program
         self.memory = memory
         self.stream = stream
         self._plans = tuple(plans)
+        self._origins = tuple(origins)
         self._lock = threading.Lock()
         self._buffers: list[Buffer] = []
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
@@ -102,30 +112,30 @@ class Prepared:
             self.close()
             raise
 
-    def run(self, feeds: Mapping[str, Array], results: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Run on arrays in host memory.
+    def run(self, feeds: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Run on numpy arrays or objects with ``__dlpack__``, such as torch tensors, in host memory or on the device.
 
         Args:
-            feeds: an array for each input, of its dims and type.
-            results: C-contiguous arrays that the outputs are written to; default: new ones.
+            feeds: an array for each input, of its dims and type; on the device dense and row-major.
+            results: dense row-major arrays that the outputs are written to; default: new numpy arrays.
 
         Returns:
-            The outputs by name, in the program's order.
+            The outputs by name, in the program's order. They are written.
 
         Raises:
             InputError: an array is missing or does not fit; nothing has run then.
             EngineError: a graph failed.
         """
         arrays = self._checked_feeds(feeds)
-        outputs = self._checked_results(results)
+        outputs, targets = self._checked_results(results)
         with self._lock:
             bound = self._own_bound()
             self._write_inputs(arrays)
             bound()
-            self._read_outputs(outputs)
+            self._read_outputs(targets)
         return outputs
 
-    def profile(self, feeds: Mapping[str, Array], seen: Callable[[int, Prepared], None] | None = None) -> list[Timing]:
+    def profile(self, feeds: Mapping[str, Any], seen: Callable[[int, Prepared], None] | None = None) -> list[Timing]:
         """Run once, waiting after each step, and say how long each took. The setup runs again for this.
 
         Args:
@@ -294,12 +304,15 @@ class Prepared:
         pack = dict(zip((*graph.inputs, *graph.outputs), addresses, strict=True))
         workspace = self._arena + step.workspace if graph.workspace_size else 0
         if isinstance(plan, BindablePlan):  # all checks are done now instead of in each run
-            return plan.bind(pack, workspace=workspace, stream=self.stream)
+            try:
+                return plan.bind(pack, workspace=workspace, stream=self.stream)
+            except EngineError as error:
+                raise EngineError(_whose(graph, self._origins), str(error), error.status) from error
         return partial(plan.execute, pack, workspace=workspace, stream=self.stream)
 
     # ---- arguments
 
-    def _checked_feeds(self, feeds: Mapping[str, Array]) -> list[Array]:
+    def _checked_feeds(self, feeds: Mapping[str, Any]) -> list[Array | Shared]:
         names = [named.name for named in self.program.inputs]
         if not isinstance(feeds, Mapping):
             raise InputError(f"program '{self.program.name}': feeds are a mapping of names, not {type(feeds).__name__}")
@@ -313,10 +326,31 @@ class Prepared:
         arrays = {  # what numpy makes of a scalar is no array, and is fed just as often
             name: np.asarray(array) if isinstance(array, np.generic) else array for name, array in feeds.items()
         }
-        return [_fitting(f"input '{each.name}'", arrays[each.name], views[each.view]) for each in self.program.inputs]
+        return [
+            self._given(f"input '{each.name}'", arrays[each.name], views[each.view]) for each in self.program.inputs
+        ]
 
-    def _checked_results(self, results: Mapping[str, Array] | None) -> dict[str, Array]:
-        made: dict[str, Array] = {}
+    def _given(self, what: str, value: Any, view: View) -> Array | Shared:
+        """An array of the caller's; `Shared` if it lies on the device of the program."""
+        if isinstance(value, np.ndarray) or not is_shareable(value):
+            return _fitting(what, value, view)
+        try:
+            shared = share(value, self.stream)
+        except ValueError as error:
+            raise InputError(f"{what}: {error}") from error
+        if not shared.place:
+            return _fitting(what, shared.array(), view)
+        if shared.place != self.memory.name:
+            raise InputError(f"{what}: it lies on {shared.place}, and the program runs on {self.memory.name}; move it")
+        _check_form(what, shared.dims, shared.dtype, view)
+        if not shared.is_dense:
+            raise InputError(f"{what}: a dense row-major array is needed on a device; use .contiguous()")
+        return shared
+
+    def _checked_results(self, results: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[Array | Shared]]:
+        """The outputs as the caller gets them, and as they are written."""
+        made: dict[str, Any] = {}
+        targets: list[Array | Shared] = []
         names = [named.name for named in self.program.outputs]
         unknown = [name for name in results or () if name not in names]
         if unknown:
@@ -327,32 +361,43 @@ class Prepared:
             view = self.program.views[named.view]
             if results is None or named.name not in results:
                 made[named.name] = np.empty(view.dims, view.dtype)
+                targets.append(made[named.name])
                 continue
-            array = results[named.name]
-            _fitting(f"output '{named.name}'", array, view)
-            if not array.flags.c_contiguous or not array.flags.writeable:
+            given = self._given(f"output '{named.name}'", results[named.name], view)
+            writable = (
+                given.writable if isinstance(given, Shared) else given.flags.c_contiguous and given.flags.writeable
+            )
+            if not writable:
                 raise InputError(f"output '{named.name}': a writable C-contiguous array is needed")
-            made[named.name] = array
-        return made
+            made[named.name] = results[named.name]
+            targets.append(given)
+        return made, targets
 
-    def _write_inputs(self, arrays: Sequence[Array]) -> None:
-        if self._host:
-            for target, array in zip(self._host, arrays, strict=False):
-                np.copyto(target, array)
-            return
-        for address, array in zip(self._arguments, arrays, strict=False):
-            if array.nbytes:
-                self.memory.write(address, np.require(array, requirements="C"))
+    def _write_inputs(self, arrays: Sequence[Array | Shared]) -> None:
+        for number, array in enumerate(arrays):
+            if isinstance(array, Shared):
+                self._copy(self._arguments[number], array.address, array)
+            elif self._host:
+                np.copyto(self._host[number], array)
+            elif array.nbytes:
+                self.memory.write(self._arguments[number], np.require(array, requirements="C"))
 
-    def _read_outputs(self, outputs: Mapping[str, Array]) -> None:
-        first = len(self.program.inputs)
-        if self._host:
-            for array, source in zip(outputs.values(), self._host[first:], strict=True):
-                np.copyto(array, source)
-            return
-        for address, array in zip(self._arguments[first:], outputs.values(), strict=True):
-            if array.nbytes:
-                self._read(array, address)
+    def _read_outputs(self, targets: Sequence[Array | Shared]) -> None:
+        for number, array in enumerate(targets, start=len(self.program.inputs)):
+            if isinstance(array, Shared):
+                self._copy(array.address, self._arguments[number], array)
+            elif self._host:
+                np.copyto(array, self._host[number])
+            elif array.nbytes:
+                self._read(array, self._arguments[number])
+        if any(isinstance(array, Shared) for array in targets):
+            self.memory.synchronize(self.stream)
+
+    def _copy(self, target: int, source: int, form: Shared) -> None:
+        """Copy within the device, in the order of the stream."""
+        size = math.prod(form.dims) * form.dtype.itemsize
+        if size:
+            self.memory.copy_rows(target, size, source, size, size, 1, self.stream)
 
     def _read(self, array: Array, address: int) -> None:
         """Copy dense memory of the device to a C-contiguous array."""
@@ -363,7 +408,13 @@ class Prepared:
 
 
 def prepare(
-    program: Program, plans: Sequence[Plan], memory: Memory, constants: Mapping[str, Array], *, stream: int = 0
+    program: Program,
+    plans: Sequence[Plan],
+    memory: Memory,
+    constants: Mapping[str, Array],
+    *,
+    stream: int = 0,
+    origins: Sequence[str] = (),
 ) -> Prepared:
     """Place the constants of a program on a device, and get ready to run.
 
@@ -373,6 +424,7 @@ def prepare(
         memory: of the device where the plans run.
         constants: by name, in the dims and types of the program.
         stream: the stream of the device that everything is enqueued on; the caller's.
+        origins: where each plan was read, for messages about those that do not fit; none if they were built here.
 
     Raises:
         InputError: a plan or a constant is missing or does not fit.
@@ -383,10 +435,15 @@ def prepare(
     for graph in program.graphs:
         if plans[graph.plan].workspace_size > graph.workspace_size:
             raise InputError(
-                f"graph '{graph.name}': its plan needs {plans[graph.plan].workspace_size} bytes of workspace, "
+                f"{_whose(graph, origins)}: its plan needs {plans[graph.plan].workspace_size} bytes of workspace, "
                 f"the program has {graph.workspace_size}"
             )
-    return Prepared(program, plans, memory, stream, constants)
+    return Prepared(program, plans, memory, stream, constants, origins)
+
+
+def _whose(graph: Graph, origins: Sequence[str]) -> str:
+    origin = f"{origins[graph.plan]}: " if origins else ""
+    return f"{origin}graph '{graph.name}'"
 
 
 def _dense(array: Array) -> View:
@@ -397,9 +454,16 @@ def _dense(array: Array) -> View:
 def _fitting(what: str, array: object, view: View) -> Array:
     """``array`` if it has the view's dims and type."""
     if not isinstance(array, np.ndarray):
-        raise InputError(f"{what}: a numpy array is needed, got {type(array).__name__}")
-    if array.shape != view.dims:
-        raise InputError(f"{what}: expected dims {view.dims}, got {array.shape}")
-    if array.dtype != np.dtype(view.dtype):
-        raise InputError(f"{what}: expected type {view.dtype}, got {array.dtype}; use astype")
+        raise InputError(
+            f"{what}: a numpy array, or an object with __dlpack__ such as a torch tensor, is needed, "
+            f"got {type(array).__name__}"
+        )
+    _check_form(what, array.shape, array.dtype, view)
     return array
+
+
+def _check_form(what: str, dims: tuple[int, ...], dtype: np.dtype[Any], view: View) -> None:
+    if dims != view.dims:
+        raise InputError(f"{what}: expected dims {view.dims}, got {dims}")
+    if dtype != np.dtype(view.dtype):
+        raise InputError(f"{what}: expected type {view.dtype}, got {dtype}; convert it")

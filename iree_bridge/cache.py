@@ -2,6 +2,7 @@
 
     <root>/v1/graphs/ab/<key>.json   graph key -> code key: a hit needs neither MLIR nor the compiler
     <root>/v1/code/ab/<key>.bin      code key  -> code: equal IR from different graphs is stored once
+    <root>/v1/refused/ab/<key>.json  key of a text -> why the compiler refuses it, as it would again
     <root>/v1/locks/<key>.lock       held while the entry is made
     <root>/failures/                 reproducers of failed compiles, see ``iree_bridge.reproducer``
 
@@ -27,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from graph_api.errors import FusilliError
 
-__all__ = ["Cache", "CacheStats", "Code", "UntrustedCacheError", "key_of"]
+__all__ = ["Cache", "CacheStats", "Code", "Refusal", "UntrustedCacheError", "key_of"]
 
 _LOG = logging.getLogger(__name__)
 _FORMAT: Final = "v1"
@@ -36,6 +37,7 @@ _SIZES: Final = struct.Struct("<IQ")  # bytes of the JSON header, bytes of the c
 _MAX_ENTRY: Final = 2 << 30
 _LOCK_POLL: Final = 0.01  # seconds
 _STALE: Final = 24 * 3600  # seconds after which a left-over lock or temporary file is removed
+_LEVELS: Final = ("graphs", "code", "refused")
 _SHARED_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -50,6 +52,20 @@ class Code(NamedTuple):
     facts: Mapping[str, Any]
 
 
+class Refusal(NamedTuple):
+    """That the compiler refuses a text.
+
+    Attributes:
+        message: what it said.
+        reproducer: folder that was written then, "" if none was.
+        path: of the entry, "" if it is not kept yet; without the entry the text is compiled again.
+    """
+
+    message: str
+    reproducer: str
+    path: str = ""
+
+
 class CacheStats(NamedTuple):
     """Number and bytes of the entries of each level, reproducers, and the limit in bytes."""
 
@@ -57,6 +73,8 @@ class CacheStats(NamedTuple):
     graph_bytes: int
     codes: int
     code_bytes: int
+    refusals: int
+    refusal_bytes: int
     failures: int
     limit: int
 
@@ -135,6 +153,32 @@ class Cache:
         self._trim(len(data))
         return True
 
+    def refusal(self, key: str) -> Refusal | None:
+        """What is kept of a text that the compiler refuses, None if nothing is.
+
+        Raises:
+            UntrustedCacheError: the folder is not this user's own.
+        """
+        for store in self._stores:
+            data = store.read("refused", key, ".json")
+            if data is None:
+                continue
+            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+                entry = json.loads(data)
+                message, reproducer = entry["message"], entry["reproducer"]
+                if entry["key"] == key and isinstance(message, str) and isinstance(reproducer, str):
+                    return Refusal(message, reproducer, str(store.path("refused", key, ".json")))
+            store.drop("refused", key, ".json", "it is no valid entry")
+        return None
+
+    def refuse(self, key: str, refusal: Refusal) -> None:
+        """Keep that the compiler refuses a text; nothing happens if the folder cannot be written."""
+        text = json.dumps({"key": key, "message": refusal.message, "reproducer": refusal.reproducer}) + "\n"
+        try:
+            self._owned.write("refused", key, ".json", text.encode())
+        except OSError as error:
+            _LOG.info("a refusal of the compiler is not kept in %s: %s", self.root, error)
+
     def link(self, graph_key: str, code_key: str) -> None:
         """Keep that ``graph_key`` leads to ``code_key``; nothing happens if the folder cannot be written."""
         text = json.dumps({"key": graph_key, "code": code_key}) + "\n"
@@ -170,12 +214,15 @@ class Cache:
         """What is there now."""
         graphs = list(self._owned.entries("graphs"))
         codes = list(self._owned.entries("code"))
+        refusals = list(self._owned.entries("refused"))
         failures = self.root / "failures"
         return CacheStats(
             graphs=len(graphs),
             graph_bytes=sum(status.st_size for _, status in graphs),
             codes=len(codes),
             code_bytes=sum(status.st_size for _, status in codes),
+            refusals=len(refusals),
+            refusal_bytes=sum(status.st_size for _, status in refusals),
             failures=len(list(failures.iterdir())) if failures.is_dir() else 0,
             limit=self._limit,
         )
@@ -189,9 +236,9 @@ class Cache:
                 yield path.stem, status.st_size, status.st_mtime, code.facts
 
     def clear(self) -> int:
-        """Remove all entries of both levels; returns how many there were."""
+        """Remove all entries; returns how many there were."""
         count = 0
-        for level in ("graphs", "code"):
+        for level in _LEVELS:
             for path, _ in self._owned.entries(level):
                 with contextlib.suppress(OSError):
                     path.unlink()
@@ -212,7 +259,7 @@ class Cache:
         if self._written is not None and self._written < self._limit // 64:
             return
         self._written = 0
-        entries = [*self._owned.entries("code"), *self._owned.entries("graphs")]
+        entries = [entry for level in _LEVELS for entry in self._owned.entries(level)]
         total = sum(status.st_size for _, status in entries)
         if total > self._limit:
             for path, status in sorted(entries, key=lambda item: item[1].st_mtime):
@@ -233,6 +280,10 @@ class _Store:
         self._writable = writable
         self._owners = owners
         self._trusted: set[Path] = set()
+
+    def path(self, level: str, key: str, suffix: str) -> Path:
+        """Where an entry is."""
+        return self._base / level / key[:2] / f"{key}{suffix}"
 
     def read(self, level: str, key: str, suffix: str) -> bytes | None:
         """The bytes of an entry, None if there is none that may be trusted."""
@@ -297,7 +348,7 @@ class _Store:
 
     def drop(self, level: str, key: str, suffix: str, reason: str) -> None:
         """Say why an entry is not used, and remove it where that is possible."""
-        path = self._base / level / key[:2] / f"{key}{suffix}"
+        path = self.path(level, key, suffix)
         _LOG.warning("cache entry %s is ignored: %s", path, reason)
         if self._writable:
             with contextlib.suppress(OSError):
@@ -316,7 +367,7 @@ class _Store:
 
     def sweep(self, before: float) -> None:
         """Remove lock files and temporary files that nobody has touched since ``before``."""
-        levels = [folder for level in ("graphs", "code") for folder in self._folders(level)]
+        levels = [folder for level in _LEVELS for folder in self._folders(level)]
         locks = self._base / "locks"
         found = [path for folder in levels for path in folder.glob(".*.tmp")]
         found += locks.glob("*.lock") if self._trust_folder(locks) else ()

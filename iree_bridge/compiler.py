@@ -5,11 +5,12 @@ Nothing here imports MLIR or the compiler; a cache hit starts no process, and do
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache as memoize
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from graph_api import CompileError, Graph, GraphError, NotSupportedError
 from iree_bridge import versions
 from iree_bridge._flights import Flights
-from iree_bridge.cache import Cache, Code, key_of
+from iree_bridge.cache import Cache, Code, Refusal, key_of
 from iree_bridge.cpu import host_arch, host_features
 from iree_bridge.options import CompileMode, Options
 from iree_bridge.target import Target
@@ -47,7 +48,14 @@ _LOG = logging.getLogger(__name__)
 
 _MESSAGE_LINES: Final = 20
 _LINE_WIDTH: Final = 300
+_REPRODUCER: Final = "reproducer: "
 _COMPLAINT: Final = re.compile(r"\berror:|^ERROR\b|LLVM ERROR")
+# Signs that the machine was at fault and not the text; the same text may compile another time.
+_MACHINE: Final = re.compile(
+    r"failed to link|linking failed|linker|No space left|Too many open files|Input/output error|Permission denied"
+    r"|temporarily unavailable|out of memory|Cannot allocate|bad_alloc|No such file|Quota exceeded",
+    re.IGNORECASE,
+)
 _NODE: Final = re.compile(r'^loc\("([^"]*)"\): ')
 _NOT_TELLING: Final = re.compile(r"^\s*(#\d+ |Stack dump|PLEASE submit|\d+\.\s+Program arguments|\s*$)")
 
@@ -105,12 +113,26 @@ class _Job(NamedTuple):
     options: Options
     graph_json: str | None = None
 
+    @property
+    def what(self) -> str:
+        """How messages call it."""
+        return f"{'graph' if self.graph_json is not None else 'module'} '{self.name}'"
+
+
+class _RefusedError(CompileError):
+    """The compiler refused its input, and would again."""
+
+
+class _CompilerCrashError(CompileError):
+    """The compiler did not refuse its input, it crashed."""
+
 
 def compile_code(
     graph: Graph, target: Target, options: Options | None = None, *, refresh: bool = False
 ) -> CompiledCode:
     """The code of a validated graph for ``target``: from the cache, or compiled in a worker.
 
+    That the compiler refuses a graph is in the cache as well: the error then says so, and nothing is compiled.
     Threads and processes that ask for the same code at the same time share one compile.
 
     Args:
@@ -133,14 +155,23 @@ def compile_code(
     found = None if refresh else _look_up(store, graph_key, recipe)
     if found is not None:
         return found
+    text = graph.to_json()
+    job = _Job(graph.name, recipe, options, text)
+    refusal_key = _refusal_key(graph_key, text)
+    if not refresh:
+        _raise_refusal(store, refusal_key, job)
     if options.compile is CompileMode.NEVER:
-        _refuse(f"graph '{graph.name}'", target, "graph", graph_key, options)
-    job = _Job(graph.name, recipe, options, graph.to_json())
+        _refuse(job.what, target, "graph", graph_key, options)
 
     def make() -> CompiledCode:
         with store.lock(graph_key, 2 * options.timeout):
             code = None if refresh else _look_up(store, graph_key, recipe)
-            return code or _compile_ir(_emit(job), job, store, graph_key=graph_key, refresh=refresh)
+            if code is not None:
+                return code
+            if not refresh:
+                _raise_refusal(store, refusal_key, job)
+            with _kept_refusal(store, refusal_key):
+                return _compile_ir(_emit(job), job, store, graph_key=graph_key, refresh=refresh)
 
     return _flights.share((store.root, graph_key), make)
 
@@ -176,7 +207,16 @@ def compile_mlir(
         text.encode()
     except UnicodeEncodeError as error:
         raise CompileError(f"module '{name}' is no text that can be written as UTF-8: {error}") from None
-    return _compile_ir(EmittedIr(text, text), _Job(name, recipe, options), cache_for(options), refresh=refresh)
+    ir, job, store = EmittedIr(text, text), _Job(name, recipe, options), cache_for(options)
+    key = _code_key(ir, recipe)
+    refusal_key = _refusal_key(key, f"{name}\0{text}")
+    if not refresh:
+        found = _load(store, key, recipe)
+        if found is not None:
+            return found
+        _raise_refusal(store, refusal_key, job)
+    with _kept_refusal(store, refusal_key):
+        return _compile_ir(ir, job, store, refresh=refresh)
 
 
 def emit(graph: Graph, target: Target, options: Options | None = None) -> EmittedIr:
@@ -279,6 +319,40 @@ def _code_key(ir: EmittedIr, recipe: Recipe) -> str:
     return key_of("code", {"ir": ir.ir} | _common_parts(recipe))
 
 
+def _refusal_key(key: str, text: str) -> str:
+    """Of what the key of code is made of, and of the text with its names: the message that is kept has them."""
+    return key_of("refusal", {"entry": key, "names": text})
+
+
+def _raise_refusal(store: Cache, key: str, job: _Job) -> None:
+    """Raise what is kept of an earlier compile of the same text, if the compiler refused it.
+
+    Raises:
+        CompileError: it did; the message names the entry.
+    """
+    kept = store.refusal(key)
+    if kept is None:
+        return
+    folder = Path(kept.reproducer) if kept.reproducer and os.path.isdir(kept.reproducer) else None
+    first, *lines = kept.message.splitlines() or [""]
+    lines += [] if folder is None else [f"{_REPRODUCER}{folder}"]
+    lines.append(f"nothing was compiled now; to compile it again, remove {kept.path}")
+    _LOG.info("%s is not compiled again: %s", job.what, kept.path)
+    raise CompileError("\n".join([f"{first} (remembered from an earlier compile)", *lines]), folder)
+
+
+@contextlib.contextmanager
+def _kept_refusal(store: Cache, key: str) -> Iterator[None]:
+    """Keep it if the compiler refuses what is compiled inside."""
+    try:
+        yield
+    except _RefusedError as error:
+        lines = str(error).splitlines()
+        message = "\n".join(line for line in lines if not line.startswith(_REPRODUCER))
+        store.refuse(key, Refusal(message, str(error.reproducer or "")))
+        raise
+
+
 def _common_parts(recipe: Recipe) -> dict[str, str]:
     return {
         "flags": "\0".join(recipe.flags),
@@ -369,7 +443,7 @@ def _compile_ir(
 
     found = look()
     if found is None and options.compile is CompileMode.NEVER:
-        _refuse(f"module '{job.name}'", recipe.target, "code", key, options)
+        _refuse(job.what, recipe.target, "code", key, options)
     return found or _flights.share((store.root, key), make)
 
 
@@ -377,10 +451,6 @@ def _code(reply: Reply, recipe: Recipe, key: str) -> CompiledCode:
     header = reply.header
     flags = (*recipe.flags, *recipe.global_flags)
     return CompiledCode(reply.payload, recipe.target, flags, key, False, header["dispatches"], header["seconds"])
-
-
-class _CompilerCrashError(CompileError):
-    """The compiler did not refuse its input, it crashed."""
 
 
 def _request_compile(
@@ -401,7 +471,11 @@ def _request_compile(
         other = [flag for flag in recipe.spare_flags if flag not in recipe.flags]
         _LOG.warning("%s\ncompiling again without %s and with %s", crash, own or "any flag", other or "no other")
         spare = recipe._replace(flags=recipe.spare_flags, spare_flags=None)
-        return _request_once(ir, job._replace(recipe=spare), inspect=inspect, phase=phase), spare
+        try:
+            return _request_once(ir, job._replace(recipe=spare), inspect=inspect, phase=phase), spare
+        except _RefusedError as refused:
+            # Only after a crash, which another time there may be none of.
+            raise CompileError(str(refused), refused.reproducer) from crash
 
 
 def _request_once(ir: EmittedIr, job: _Job, *, inspect: bool, phase: str | None) -> Reply:
@@ -455,7 +529,9 @@ def _ask(
 
 def _fail(job: _Job, problem: str, reply: Reply, ir: EmittedIr | None) -> NoReturn:
     diagnostics = [(str(severity), str(text)) for severity, text in reply.header["diagnostics"]]
-    _report(job, problem, diagnostics, reply.stderr, ir)
+    said = "\n".join([*(text for _, text in diagnostics), reply.stderr])
+    is_refusal = reply.header.get("kind") == "RejectedError" and not _MACHINE.search(said)
+    _report(job, problem, diagnostics, reply.stderr, ir, _RefusedError if is_refusal else CompileError)
 
 
 def _report(
@@ -485,11 +561,10 @@ def _report(
         ),
         keep=job.options.failures,
     )
-    what = "graph" if job.graph_json is not None else "module"
-    lines = [f"{what} '{job.name}' could not be compiled for {recipe.target}: {problem}"]
+    lines = [f"{job.what} could not be compiled for {recipe.target}: {problem}"]
     lines += _telling(diagnostics, stderr)[: _MESSAGE_LINES - 2]
     if folder is not None:
-        lines.append(f"reproducer: {folder}")
+        lines.append(f"{_REPRODUCER}{folder}")
     raise kind("\n".join(lines), folder)
 
 

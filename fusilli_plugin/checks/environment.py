@@ -159,7 +159,7 @@ def _folder(what: str, path: Path, cache: Cache) -> Finding:
         advice = "every process compiles anew; chmod 700 it, or name another in FUSILLI_CACHE_DIR"
         return Finding(what, Status.BROKEN, f"{detail}, not writable", advice)
     stats = cache.stats()
-    size, limit = (stats.graph_bytes + stats.code_bytes) / 2**20, stats.limit / 2**20
+    size, limit = (stats.graph_bytes + stats.code_bytes + stats.refusal_bytes) / 2**20, stats.limit / 2**20
     return Finding(what, Status.OK, f"{detail}, {stats.codes} compiled graphs, {size:.1f} of {limit:.0f} MiB")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import ml_dtypes
@@ -17,9 +17,11 @@ from hipdnn_backend.interpreter import Prepared
 from hipdnn_backend.offload import Model
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.frontend import prepare
+from hipdnn_backend.offload.frontend.graph import Graph, captures, operator_of, subgraphs
 from hipdnn_backend.offload.program import Execute
+from hipdnn_backend.onnx_op import RANDOM
 
-__all__ = ["Finding", "check_model"]
+__all__ = ["Checked", "Finding", "check_model"]
 
 Array = np.ndarray[Any, Any]
 
@@ -62,6 +64,24 @@ class Finding:
         return f"step {self.step} {self.graph}: '{self.value}' {verdict} ({size})"
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How a model compares.
+
+    Attributes:
+        findings: in the order of the steps.
+        random: the nodes that draw numbers, each with its operator; what depends on them is left out.
+    """
+
+    findings: tuple[Finding, ...]
+    random: Mapping[str, str]
+
+    @property
+    def random_nodes(self) -> str:
+        """Those nodes in words."""
+        return "random nodes: " + ", ".join(f"{name} ({operator})" for name, operator in self.random.items())
+
+
 @dataclass(frozen=True)
 class _Values:
     """What ONNX Runtime computed.
@@ -70,17 +90,24 @@ class _Values:
         arrays: value name → elements.
         made_by: node name → the values that it makes.
         readers: value name → names of the nodes that read it; "" stands for the caller.
+        random: value name → dims, of those that are other ones in each run and so were not computed.
     """
 
     arrays: Mapping[str, Array]
     made_by: Mapping[str, Sequence[str]]
     readers: Mapping[str, set[str]]
+    random: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
 
     def leaving(self, nodes: Sequence[str]) -> list[str]:
         """Values that a group of nodes makes for others."""
         inside = set(nodes)
         made = [value for node in nodes for value in self.made_by.get(node, ())]
-        return [value for value in made if value in self.arrays and self.readers.get(value, set()) - inside]
+        known = self.arrays.keys() | self.random.keys()
+        return [value for value in made if value in known and self.readers.get(value, set()) - inside]
+
+    def dims(self, value: str) -> tuple[int, ...] | None:
+        """Dims of a value, None if they are not known."""
+        return self.arrays[value].shape if value in self.arrays else self.random[value]
 
 
 def check_model(
@@ -90,11 +117,12 @@ def check_model(
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Any] | None = None,
-) -> list[Finding]:
+) -> Checked:
     """Run the model step by step beside ONNX Runtime.
 
     A result is compared with the value that its nodes make for others; results that stand for no single value of the
-    model (its layout or its shape was changed on the way) are left out. The outputs are always compared.
+    model (its layout or its shape was changed on the way) are left out, and so is what depends on random numbers. All
+    other outputs are compared.
 
     Args:
         model: compiled from ``source``.
@@ -103,15 +131,14 @@ def check_model(
         dims: that the model was loaded with.
         inputs: that the model was loaded with.
 
-    Returns:
-        Findings in the order of the steps.
-
     Raises:
-        OffloadError: ONNX Runtime does not run the model.
+        OffloadError: ONNX Runtime does not run the model, or every result is random.
     """
-    graph = prepare(source, dims=dims, inputs=inputs)
+    graph = prepare(source, dims=dims, inputs=inputs, strict=False)
     names = {output.name: output.value for output in graph.outputs}
-    values = _reference(graph.to_proto(lifted=()), feeds, names.values())
+    random = {node.name: operator_of(node) for node in graph.nodes if _is_random(node)}
+    depending = {value: _dims(graph, value) for value in _depending(graph.nodes, random.keys())}
+    values = _reference(graph.to_proto(lifted=()), feeds, names.values(), depending)
     findings: list[Finding] = []
 
     def look(step: int, at: Prepared) -> None:
@@ -120,18 +147,57 @@ def check_model(
     model.profile(feeds, look)
     last = len(model.program.steps)
     for name, array in model.run(feeds).items():
-        expected = values.arrays.get(names.get(name, name))
-        if expected is not None:
+        value = names.get(name, name)
+        expected = values.arrays.get(value)
+        if expected is not None and value not in values.random:
             findings.append(_finding(last, "the model's output", name, array, expected.reshape(array.shape)))
-    return findings
+    checked = Checked(tuple(findings), random)
+    if random and not findings:
+        raise OffloadError(f"nothing can be compared: every result depends on {checked.random_nodes}")
+    return checked
 
 
-def _reference(proto: onnx.ModelProto, feeds: Mapping[str, Array], outputs: Iterable[str]) -> _Values:
-    """All values of the model; the ones that ONNX Runtime cannot give out are left out."""
-    wanted = {value for node in proto.graph.node for value in node.output if value} | set(outputs)
+def _is_random(node: onnx.NodeProto) -> bool:
+    """Whether a node of a prepared graph, or one in its bodies, draws numbers: a Dropout that does not is gone."""
+    own = not node.domain and node.op_type in RANDOM
+    return own or any(_is_random(inner) for body in subgraphs(node) for inner in body.node)
+
+
+def _dims(graph: Graph, value: str) -> tuple[int, ...] | None:
+    type_ = graph.type(value)
+    return type_.static if type_ else None
+
+
+def _depending(nodes: Iterable[onnx.NodeProto], random: Collection[str]) -> frozenset[str]:
+    """The values that random nodes make, and those that depend on them."""
+    found: set[str] = set()
+    for node in nodes:
+        if node.name in random or not found.isdisjoint({*node.input, *captures(node)}):
+            found.update(filter(None, node.output))
+    return frozenset(found)
+
+
+def _reference(
+    proto: onnx.ModelProto,
+    feeds: Mapping[str, Array],
+    outputs: Iterable[str],
+    random: Mapping[str, tuple[int, ...] | None],
+) -> _Values:
+    """All values of the model; the random ones and those that ONNX Runtime cannot give out are left out."""
+    readers: dict[str, set[str]] = {value: {""} for value in outputs}
+    for node in proto.graph.node:
+        for value in node.input:
+            readers.setdefault(value, set()).add(node.name)
+    made_by = {node.name: tuple(node.output) for node in proto.graph.node}
+    wanted = ({value for node in proto.graph.node for value in node.output if value} | set(outputs)) - random.keys()
+    kept = [node for node in proto.graph.node if random.keys().isdisjoint(node.output)]
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     types = {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
     known = [name for name in wanted if types.get(name) is not None and types[name].HasField("tensor_type")]
+    if not known:
+        return _Values({}, made_by, readers, random)
     del proto.graph.output[:]
     proto.graph.output.extend(
         helper.make_tensor_value_info(name, types[name].tensor_type.elem_type, None) for name in known
@@ -145,13 +211,8 @@ def _reference(proto: onnx.ModelProto, feeds: Mapping[str, Array], outputs: Iter
         arrays = session.run(known, {name: array for name, array in feeds.items() if name in used})
     except Exception as error:  # ONNX Runtime has a class of its own for each kind of failure
         raise OffloadError(f"ONNX Runtime does not run this model, so nothing can be compared: {error}") from error
-    readers: dict[str, set[str]] = {value: {""} for value in outputs}
-    for node in proto.graph.node:
-        for value in node.input:
-            readers.setdefault(value, set()).add(node.name)
-    made_by = {node.name: tuple(node.output) for node in proto.graph.node}
     found = {name: array for name, array in zip(known, arrays, strict=True) if isinstance(array, np.ndarray)}
-    return _Values(found, made_by, readers)
+    return _Values(found, made_by, readers, random)
 
 
 def _compare(number: int, at: Prepared, values: _Values, plans: Sequence[Any]) -> list[Finding]:
@@ -163,14 +224,16 @@ def _compare(number: int, at: Prepared, values: _Values, plans: Sequence[Any]) -
     findings = []
     for view in at.program.written(step):
         dims = at.program.views[view].dims
-        fitting = [name for name in candidates if values.arrays[name].shape == dims]
+        fitting = [name for name in candidates if values.dims(name) == dims]
         if len(fitting) != 1:  # none or several: which one this is cannot be said
+            continue
+        candidates.remove(fitting[0])
+        if fitting[0] in values.random:
             continue
         expected = values.arrays[fitting[0]]
         read = [at.fetch(view), *_rearranged(at, step, view, plans[graph.plan])]
         compared = [_finding(number, graph.name, fitting[0], array, expected) for array in read]
         findings.append(min(compared, key=lambda finding: (not finding.ok, finding.error)))
-        candidates.remove(fitting[0])
     return findings
 
 

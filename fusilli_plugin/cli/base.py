@@ -30,7 +30,6 @@ __all__ = [
     "json_option",
     "json_text",
     "named_file",
-    "open_standard_files",
     "print_json",
     "print_table",
     "printable",
@@ -232,15 +231,3 @@ def progress() -> Iterator[Step]:
             yield Step(lambda text: status.update(printable(text)))
     else:
         yield Step(lambda text: click.echo(f"... {printable(text)}", err=True))
-
-
-def open_standard_files() -> None:
-    """What the caller closed becomes /dev/null: no file that is opened later gets its number, nothing meets None."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
-    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
-    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

@@ -71,6 +71,7 @@ def stats(as_json: bool) -> None:
     rows = [
         ("graphs (graph -> code)", found.graphs, found.graph_bytes),
         ("compiled code", found.codes, found.code_bytes),
+        ("refused by the compiler", found.refusals, found.refusal_bytes),
     ]
     print_table(("in " + str(opened.root), "entries", "bytes"), rows)
     click.echo(f"{found.failures} reproducers of failed compiles; limit {found.limit} bytes (FUSILLI_CACHE_SIZE)")

@@ -1,7 +1,6 @@
 """``hipdnn-ep-opt``: the passes of the offload pipeline on MLIR text, with the flags of MLIR's own opt tools.
 
-Exit codes: 0 done; 2 usage, text that is no MLIR, or a pass that failed or ended the process; 1 interrupted, or the
-reader went away.
+Exit codes: those of `Guarded`; 2 also for text that is no MLIR, and for a pass that failed or ended the process.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusilli_plugin import __version__
-from fusilli_plugin.cli.base import debug_option, help_text, is_debug, open_standard_files, printable, require_folders
-from graph_api import FusilliError
+from fusilli_plugin.cli.base import debug_option, help_text, require_folders
+from fusilli_plugin.cli.entry import INTERRUPTED, quiet_imports
+from fusilli_plugin.cli.guarded import Failure, Guarded
 from iree_bridge import Options
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _CHOSEN = "hipdnn-ep-opt.passes"
 _MAX_TEXT = 1 << 30  # bytes
 
 
-class _PassCommand(click.Command):
+class _PassCommand(Guarded):
     """A command that also has a flag per pass; their order on the command line is the order in which they run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -59,14 +59,11 @@ class _PassCommand(click.Command):
 
 def _passes() -> dict[str, tuple[Pass, ...]]:
     try:
-        from hipdnn_backend.offload.pipeline import PASSES, PIPELINE
+        with quiet_imports():
+            from hipdnn_backend.offload.pipeline import PASSES, PIPELINE
     except ImportError as error:
-        raise _Failure(str(error)) from error
+        raise Failure(str(error)) from error
     return {_PIPELINE: PIPELINE} | {name: (each,) for name, each in PASSES.items()}
-
-
-class _Failure(click.ClickException):
-    exit_code = 2
 
 
 @click.command("hipdnn-ep-opt", cls=_PassCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,18 +98,9 @@ def ep_opt(ctx: click.Context, /, **settings: Any) -> None:
       hipdnn-ep-opt --hipdnn-offload-pipeline --mlir-print-ir-after-all --mlir-print-local-scope two_convs.mlir
       hipdnn-ep-opt --cse --hipdnn-offload two_convs.mlir
     """
-    from hipdnn_backend.offload.errors import OffloadError
-
     require_folders(settings["output"])
     logging.basicConfig(level=Options.from_env().log_level, format="%(levelname)s %(name)s: %(message)s")
-    try:
-        _run(ctx.meta[_CHOSEN], **settings)
-    except BrokenPipeError:
-        raise  # click ends quietly
-    except (OffloadError, FusilliError, OSError) as error:
-        if is_debug(ctx):
-            raise
-        raise _Failure(printable(str(error))) from error
+    _run(ctx.meta[_CHOSEN], **settings)
 
 
 def _run(chosen: list[Pass], *, source: Path, output: Path | None, device: str | None, **settings: Any) -> None:
@@ -166,11 +154,11 @@ def _engines(chosen: list[Pass], device: str | None) -> tuple[Any, ...]:
 def _read(source: Path) -> str:
     data = sys.stdin.buffer.read(_MAX_TEXT + 1) if str(source) == "-" else _file(source)
     if len(data) > _MAX_TEXT:
-        raise _Failure(f"{source} has more than {_MAX_TEXT} bytes")
+        raise Failure(f"{source} has more than {_MAX_TEXT} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise _Failure(f"{source} is no UTF-8 text: {error}") from None
+        raise Failure(f"{source} is no UTF-8 text: {error}") from None
 
 
 def _file(source: Path) -> bytes:
@@ -189,12 +177,21 @@ ep_opt.help = help_text(ep_opt.callback)
 
 
 def main() -> None:
-    """Entry point of the ``hipdnn-ep-opt`` command: runs it in a child, which MLIR may end."""
-    open_standard_files()
+    """Run the command in a child, which MLIR may end; `fusilli_plugin.cli.entry` is where it begins.
+
+    The terminal interrupts both; the child is waited for.
+    """
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
     child = os.fork()
     if not child:
+        signal.signal(signal.SIGINT, before)
+        if interrupts:
+            os._exit(INTERRUPTED)
         ep_opt.main(prog_name="hipdnn-ep-opt")
-    status = _wait(child)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status and interrupts and before is not signal.SIG_IGN:
+        sys.exit(INTERRUPTED)  # also if that ended MLIR
     if status < 0:
         click.echo(
             f"Error: MLIR ended the process ({signal.Signals(-status).name}), as it does where its own checks fail; "
@@ -203,16 +200,3 @@ def main() -> None:
         )
         sys.exit(2)
     sys.exit(status)
-
-
-def _wait(child: int) -> int:
-    """The exit code of a process, negative for the signal that ended it. The terminal interrupts both."""
-    while True:
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        except KeyboardInterrupt:
-            continue
-
-
-if __name__ == "__main__":
-    main()

@@ -11,6 +11,7 @@ import click
 from fusilli_plugin.cli.base import print_json, print_table, printable, progress
 from fusilli_plugin.cli.models import bound_inputs, dims_of, engines_on, targets_engines
 from hipdnn_backend.engine import Support
+from hipdnn_backend.offload.fates import Became
 from hipdnn_backend.onnx_op import OPERATOR
 
 if TYPE_CHECKING:
@@ -37,19 +38,17 @@ def explain_model(
         saved = is_package(file.read(4))
     if saved:
         raise click.UsageError(f"{path} is compiled already; fusilli run {path} --report tells what it holds")
-    found, absorbed = _partition(path, device, target, dims, bound)
+    found = _partition(path, device, target, dims, bound)
     if as_json:
         place = {"device": device} if target is None else {"target": target}
-        print_json({"model": path.name} | place | _document(found, absorbed))
+        print_json({"model": path.name} | place | _document(found))
     else:
-        _print(path, found, absorbed)
+        _print(path, found)
     grouped = {node for group in found.groups for node in group.nodes}
     return all(each.node in grouped for each in found.unclaimed)
 
 
-def _partition(
-    path: Path, device: str, target: str | None, dims: Sequence[str], bound: Sequence[str]
-) -> tuple[Partition, Mapping[str, str]]:
+def _partition(path: Path, device: str, target: str | None, dims: Sequence[str], bound: Sequence[str]) -> Partition:
     from hipdnn_backend.offload.frontend import load
     from hipdnn_backend.offload.pipeline import partition
 
@@ -59,10 +58,10 @@ def _partition(
         step.say(f"reading {path.name}")
         imported = load(path, dims=sizes, inputs=values, strict=False)
         step.say("asking the engines")
-        return partition(imported, engines=engines), imported.absorbed
+        return partition(imported, engines=engines)
 
 
-def _document(found: Partition, absorbed: Mapping[str, str]) -> dict[str, Any]:
+def _document(found: Partition) -> dict[str, Any]:
     return {
         "groups": [
             {
@@ -82,11 +81,11 @@ def _document(found: Partition, absorbed: Mapping[str, str]) -> dict[str, Any]:
             }
             for each in found.unclaimed
         ],
-        "absorbed": dict(absorbed),
+        "nodes": [fate.document() for fate in found.fates],
     }
 
 
-def _print(path: Path, found: Partition, absorbed: Mapping[str, str]) -> None:
+def _print(path: Path, found: Partition) -> None:
     rows = [
         (
             index,
@@ -112,9 +111,18 @@ def _print(path: Path, found: Partition, absorbed: Mapping[str, str]) -> None:
                 for each in found.unclaimed
             ],
         )
-    folded = sum(1 for into in absorbed.values() if not into)
-    if absorbed:
-        click.echo(f"{folded} nodes were folded away, {len(absorbed) - folded} became part of another node")
+    _print_others(found)
+
+
+def _print_others(found: Partition) -> None:
+    """Prints what became of the nodes that are neither in a graph nor in the table of what nobody takes."""
+    nodes: dict[str, list[str]] = {}
+    for fate in found.fates:
+        if fate.became not in (Became.GRAPH, Became.UNCLAIMED):
+            nodes.setdefault(fate.words, []).append(fate.node)
+    if nodes:
+        rows = [(words, len(names), printable(", ".join(names))) for words, names in nodes.items()]
+        print_table(("what became of them", "nodes", "names"), rows, title="nodes without a graph")
 
 
 def _form(group: Group) -> str:

@@ -1,32 +1,19 @@
-"""The command group: finds subcommands when they are asked for, and turns exceptions into exit codes.
-
-Exit codes: 0 done and right; 1 a check failed or a result is wrong; 2 usage, bad input, or something that could not be
-done, with a message of one paragraph; 130 interrupted; 141 the reader of the output went away.
-"""
+"""The command group: finds subcommands when they are asked for. `Guarded` has the exit codes."""
 
 from __future__ import annotations
 
 import importlib
 import logging
-import os
-import sys
-import traceback
-from typing import Any
 
 import click
 
 from fusilli_plugin import __version__
-from fusilli_plugin.cli.base import group, is_debug, open_standard_files, printable
-from graph_api.errors import FusilliError, did_you_mean
-from hipdnn_backend.errors import DeviceError, EngineError
-from hipdnn_backend.offload.errors import OffloadError
+from fusilli_plugin.cli.base import group
+from fusilli_plugin.cli.entry import quiet_imports
+from fusilli_plugin.cli.guarded import Guarded
+from graph_api.errors import did_you_mean
 
 __all__ = ["cli", "main"]
-
-INTERRUPTED = 130
-BROKEN_PIPE = 141
-
-_STDOUT = 1  # file descriptor
 
 # name -> (module of fusilli_plugin.cli, object in it); imported on use, so that --help and --version stay quick
 _COMMANDS = {
@@ -48,18 +35,8 @@ _COMMANDS = {
 }
 
 
-# What is told in a sentence instead of a traceback: bad input, and what could not be done.
-_TOLD = (FusilliError, OffloadError, EngineError, DeviceError, OSError, MemoryError)
-
-
-class _Failure(click.ClickException):
-    """What the user is told when a command could not do its work."""
-
-    exit_code = 2
-
-
-class _Commands(click.Group):
-    """Loads subcommands lazily; no error that was foreseen, interrupt or broken pipe leaves it as a traceback."""
+class _Commands(Guarded, click.Group):
+    """Loads subcommands lazily."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -68,7 +45,8 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, name = _COMMANDS[cmd_name]
-        found: click.Command = getattr(importlib.import_module(f"fusilli_plugin.cli.{module}"), name)
+        with quiet_imports():
+            found: click.Command = getattr(importlib.import_module(f"fusilli_plugin.cli.{module}"), name)
         return found
 
     def resolve_command(
@@ -77,25 +55,6 @@ class _Commands(click.Group):
         if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
             ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], _COMMANDS)}.")
         return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            result = super().invoke(ctx)
-            if sys.stdout is not None:  # None: the caller closed it
-                sys.stdout.flush()
-            return result
-        except BrokenPipeError:
-            # The interpreter flushes stdout once more at exit; what is left must not go into the closed pipe.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
-            raise click.exceptions.Exit(BROKEN_PIPE) from None
-        except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
-            raise click.exceptions.Exit(INTERRUPTED) from None
-        except _TOLD as error:
-            if is_debug(ctx):
-                traceback.print_exc()
-            memory = "not enough memory: " if isinstance(error, MemoryError) else ""
-            raise _Failure(memory + printable(str(error))) from error
 
 
 def _start_logging() -> None:
@@ -124,6 +83,5 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point of the ``fusilli`` command."""
-    open_standard_files()
+    """Run the command; `fusilli_plugin.cli.entry.main` is where it begins."""
     cli.main(prog_name="fusilli")

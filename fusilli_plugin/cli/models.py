@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from fusilli_plugin.cli.base import Step
     from hipdnn_backend.engine import Engine
     from hipdnn_backend.offload import Model
+    from hipdnn_backend.offload.frontend import Declared
+    from hipdnn_backend.offload.model import Tensor
 
 __all__ = [
     "bound_inputs",
     "dims_of",
+    "early_feeds",
     "engines_on",
     "feeds_from",
     "load_model",
@@ -156,8 +159,21 @@ def offload_options(step: Step, layout: str) -> Any:
 
     return OffloadOptions(
         layout=Layout(layout),
-        progress=lambda made: step.say(f"compiled {made.done} of {made.total}: {made.name}, {made.seconds:.2f} s"),
+        progress=lambda made: step.say(str(made)),
     )
+
+
+def early_feeds(path: Path, inputs: Path, dims: Sequence[str], bound: Sequence[str]) -> dict[str, Array]:
+    """`feeds_from` for an ONNX model that is not loaded yet, whose work is saved if they do not fit.
+
+    Raises:
+        GraphError: with all that is wrong with the arrays, with ``--dim`` and with ``--input``.
+        OffloadError, OSError: the model cannot be read.
+    """
+    from hipdnn_backend.offload.frontend import declared_arguments
+
+    declared, problems = declared_arguments(path, dims=dims_of(dims), inputs=bound_inputs(bound))
+    return feeds_from(inputs, path.name, declared, known=problems)
 
 
 def random_feeds(model: Model, seed: int) -> dict[str, Array]:
@@ -172,38 +188,73 @@ def random_feeds(model: Model, seed: int) -> dict[str, Array]:
     return found
 
 
-def feeds_from(model: Model, path: Path) -> dict[str, Array]:
+def feeds_from(
+    path: Path, name: str, inputs: Sequence[Tensor | Declared], *, known: Sequence[str] = ()
+) -> dict[str, Array]:
     """Arrays for a model's inputs from a ``.npz`` file; numbers of another width are converted within their kind.
 
+    Args:
+        path: of the file.
+        name: of the model.
+        inputs: what the model takes; dims that are not known yet may have any size.
+        known: what is wrong otherwise, to be told along with what is wrong with the arrays.
+
     Raises:
-        GraphError: no npz file, a missing or unknown name, another shape, a dtype of another kind, lost integers.
+        GraphError: no npz file, missing or unknown names, other shapes, dtypes of another kind, lost integers: with all
+            problems there are.
     """
     given = dict(read_arrays(path))
-    names = [tensor.name for tensor in model.inputs]
-    missing = [name for name in names if name not in given]
-    extra = [name for name in given if name not in names]
-    if missing or extra:
-        problem = f"no array for {missing}" if missing else f"{extra} is no input"
-        raise GraphError(f"{path}: {problem}; the inputs of '{model.name}' are {names}")
-    return {tensor.name: _fitted(path, tensor.name, given[tensor.name], tensor) for tensor in model.inputs}
+    names = [tensor.name for tensor in inputs]
+    problems, found = list(known), {}
+    missing = [each for each in names if each not in given]
+    extra = [each for each in given if each not in names]
+    if missing:
+        problems.append(f"no array for {missing}; the inputs of '{name}' are {names}")
+    if extra:
+        problems.append(f"{extra} is no input; the inputs of '{name}' are {names}")
+    for tensor in inputs:
+        if tensor.name in given:
+            try:
+                found[tensor.name] = _fitted(tensor.name, given[tensor.name], tensor)
+            except _MisfitError as misfit:
+                problems.append(str(misfit))
+    if problems:
+        raise GraphError(f"{path}: {'; '.join(problems)}")
+    return found
 
 
-def _fitted(path: Path, name: str, array: Array, tensor: Any) -> Array:
-    wanted: np.dtype[Any] = tensor.dtype
-    if array.shape != tensor.dims:
-        raise GraphError(f"{path}: '{name}' has shape {array.shape}, the input's dims are {tensor.dims}")
+class _MisfitError(Exception):
+    """An array does not fit an input."""
+
+
+def _fitted(name: str, array: Array, tensor: Tensor | Declared) -> Array:
+    wanted = tensor.dtype
+    if not _is_of(array.shape, tensor.dims):
+        raise _MisfitError(f"'{name}' has shape {array.shape}, the input's dims are {_shown(tensor.dims)}")
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
         array = array.view(wanted)  # how numpy stores bfloat16 and the 8-bit floats
     if array.dtype == wanted:
         return array
     if not np.can_cast(array.dtype, wanted, "same_kind"):
-        raise GraphError(f"{path}: '{name}' has dtype {array.dtype}, the input's is {wanted}; use astype")
+        raise _MisfitError(f"'{name}' has dtype {array.dtype}, the input's is {wanted}; use astype")
     click.echo(f"note: '{name}' is converted from {array.dtype} to {wanted}", err=True)
     with np.errstate(over="ignore"):
         fitted = array.astype(wanted)
     if wanted.kind in "iu" and not np.array_equal(fitted, array):
-        raise GraphError(f"{path}: '{name}' has values that {wanted} cannot hold")
+        raise _MisfitError(f"'{name}' has values that {wanted} cannot hold")
     return fitted
+
+
+def _is_of(shape: tuple[int, ...], dims: Sequence[int | str] | None) -> bool:
+    """Whether a shape is that of dims, some of which may not be known."""
+    return dims is None or (
+        len(shape) == len(dims)
+        and all(not isinstance(dim, int) or dim == size for size, dim in zip(shape, dims, strict=True))
+    )
+
+
+def _shown(dims: Sequence[int | str] | None) -> str:
+    return f"({', '.join(str(dim) or '?' for dim in dims or ())}{',' if dims and len(dims) == 1 else ''})"
 
 
 def summary(array: Array) -> dict[str, float]:

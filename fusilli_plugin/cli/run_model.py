@@ -13,11 +13,12 @@ import click
 import numpy as np
 
 from fusilli_plugin.cli.arrays import save_arrays
-from fusilli_plugin.cli.base import print_json, print_table, progress
+from fusilli_plugin.cli.base import print_json, print_table, printable, progress
 from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (
     bound_inputs,
     dims_of,
+    early_feeds,
     feeds_from,
     load_model,
     outputs_document,
@@ -28,7 +29,7 @@ from graph_api import GraphError
 from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
-    from fusilli_plugin.checks.model_check import Finding
+    from fusilli_plugin.checks.model_check import Checked, Finding
     from fusilli_plugin.cli.base import Step
     from fusilli_plugin.report import StepRow
     from hipdnn_backend.interpreter import Prepared, Timing
@@ -87,31 +88,48 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
         OffloadError, DeviceError, EngineError, FusilliError, OSError: with a message for the user.
     """
     document: dict[str, Any] = {}
+    given = _early(asked)
     with progress() as step, _load(asked, step) as model:
-        feeds = feeds_from(model, asked.inputs) if asked.inputs else random_feeds(model, asked.seed)
+        feeds = given or _feeds(asked, model)
         step.say(f"running on {asked.device}")
         start = time.perf_counter()
         outputs = model.run(feeds)
         seconds = time.perf_counter() - start
         if asked.outputs:
             save_arrays(outputs, asked.outputs)
-        findings = _check(asked, model, feeds, step) if asked.check else []
+        checked = _check(asked, model, feeds, step) if asked.check else None
         rows = _report(asked, model, feeds, step, document) if asked.page or asked.trace else []
         if asked.dump is not None:
             document["dump"] = str(_dump(asked, model, feeds))
         document |= {"model": model.name, "device": asked.device, "target": model.target, "load": model.seconds}
+    findings = checked.findings if checked else ()
     wrong = [finding for finding in findings if not finding.ok]
+    random = dict(checked.random) if checked else {}
     if as_json:
-        ok = not wrong if asked.check else None
-        checked = [vars_of(finding) for finding in findings]
-        print_json(document | {"seconds": seconds, "ok": ok, "checked": checked, "outputs": outputs_document(outputs)})
+        document |= {"seconds": seconds, "ok": not wrong if checked else None, "random": random}
+        print_json(document | {"checked": list(map(vars_of, findings)), "outputs": outputs_document(outputs)})
     else:
         _print(asked, document, outputs, rows, seconds)
-        if asked.check:
+        if checked:
             click.echo(f"{len(findings) - len(wrong)} of {len(findings)} compared values are right")
+        if checked and random:
+            click.echo(printable(f"not compared is what depends on {checked.random_nodes}"))
     for finding in wrong[:1]:
         click.echo(f"the first graph that is wrong: {finding}", err=True)
     return 1 if wrong else 0
+
+
+def _early(asked: ModelRun) -> dict[str, Array] | None:
+    """The arrays for the inputs, if the model's file says what they have to be; None if it is loaded first."""
+    if asked.inputs is None or kind_of(asked.path) is Kind.SAVED_MODEL or asked.path.suffix == ".mlir":
+        return None
+    return early_feeds(asked.path, asked.inputs, asked.dims, asked.bound)
+
+
+def _feeds(asked: ModelRun, model: Model) -> dict[str, Array]:
+    if asked.inputs is None:
+        return random_feeds(model, asked.seed)
+    return feeds_from(asked.inputs, model.name, model.inputs)
 
 
 def _load(asked: ModelRun, step: Step) -> Model:
@@ -126,7 +144,7 @@ def vars_of(finding: Finding) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _check(asked: ModelRun, model: Model, feeds: dict[str, Array], step: Step) -> list[Finding]:
+def _check(asked: ModelRun, model: Model, feeds: dict[str, Array], step: Step) -> Checked:
     if kind_of(asked.path) is Kind.SAVED_MODEL or asked.path.suffix == ".mlir":
         raise GraphError(f"{asked.path}: --check compares with ONNX Runtime, which needs the ONNX model itself")
     try:
@@ -154,6 +172,7 @@ def _report(
         document["trace"] = str(asked.trace)
     document["memory"] = {"arena": model.program.arena, "naive": model.program.naive}
     document["steps"] = [_row_document(row) for row in rows]
+    document["nodes"] = model.about.get("nodes", [])
     return rows
 
 
@@ -234,7 +253,7 @@ def _print_rows(rows: Sequence[StepRow]) -> None:
         [
             (
                 number,
-                row.name + (" (custom)" if row.kind == "custom" else "") + (" (once, at load)" if row.once else ""),
+                row.title,
                 _cut(row.label, 48),
                 row.engine,
                 _cut("; ".join(f"{name or 'translation'}: {reason}" for name, reason in row.declined.items()), _REASON),

@@ -192,7 +192,8 @@ def _restored(where: str, path: Path, target: str, engines: Sequence[Engine]) ->
         raise
     except (RuntimeError, ValueError, OSError) as error:
         raise ContextError(f"{where}: {error}") from error
-    return Compiled.of(variant.program, plans, variant.constants)
+    origins = tuple(f"{where}: {plan.origin}" for plan in variant.plans)
+    return Compiled.of(variant.program, plans, variant.constants, origins=origins)
 
 
 def save_model(

@@ -175,7 +175,9 @@ class ShapePlan:
         if prepared is None:
             compiled = self._compiled
             memory: Memory = gpu(self._device.index) if self._device.is_gpu else HostMemory()
-            prepared = prepare(compiled.program, compiled.plans, memory, compiled.constants, stream=stream)
+            prepared = prepare(
+                compiled.program, compiled.plans, memory, compiled.constants, stream=stream, origins=compiled.origins
+            )
             self._prepared[stream] = prepared
         return prepared
 

@@ -23,6 +23,7 @@ from hipdnn_backend.offload.errors import PassError
 from hipdnn_backend.offload.program import Program
 
 if TYPE_CHECKING:
+    from hipdnn_backend.offload.fates import Absorbed
     from hipdnn_backend.offload.pipeline import Partition
 
 __all__ = ["Compiled", "UncompiledError", "Verdict", "compile_model", "fingerprint", "survey"]
@@ -73,6 +74,7 @@ class Compiled:
         outputs: dims of each output.
         seconds: that it took.
         graphs: wire form of each graph by name, for a dump.
+        origins: where each plan was read, none if they were built.
     """
 
     program: Program
@@ -82,6 +84,7 @@ class Compiled:
     outputs: tuple[tuple[int, ...], ...]
     seconds: float = 0.0
     graphs: Mapping[str, bytes] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -144,7 +147,7 @@ def survey(model: onnx.ModelProto, engines: Sequence[Engine]) -> dict[str, Verdi
 
 
 def _verdicts(
-    model: onnx.ModelProto, found: Partition, opaque: Mapping[str, str], absorbed: Mapping[str, str]
+    model: onnx.ModelProto, found: Partition, opaque: Mapping[str, str], absorbed: Mapping[str, Absorbed]
 ) -> dict[str, Verdict]:
     """One verdict per node: the best of its operations decides its role, one that nobody takes decides against it."""
     engines: dict[str, str] = {}
@@ -170,12 +173,13 @@ def _verdicts(
     return verdicts
 
 
-def _worker(node: str, absorbed: Mapping[str, str]) -> str:
-    """The node whose operations do a node's work in the end."""
-    seen = {node}
-    while node in absorbed and absorbed[node] not in seen:
-        node = absorbed[node]
+def _worker(node: str, absorbed: Mapping[str, Absorbed]) -> str:
+    """The node whose operations do a node's work in the end, "" if none has to."""
+    seen: set[str] = set()
+    while node in absorbed and node not in seen:
         seen.add(node)
+        into = absorbed[node].into
+        node = into[0] if len(into) == 1 else ""
     return node
 
 

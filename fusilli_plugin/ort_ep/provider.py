@@ -23,6 +23,7 @@ from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict,
 from fusilli_plugin.ort_ep.options import ContextSettings, OptionError, ProviderOptions
 from fusilli_plugin.ort_ep.report import NodeReport
 from graph_api import FusilliError
+from graph_api.errors import did_you_mean
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import ModelError, OffloadError
 from iree_bridge import Device
@@ -75,6 +76,7 @@ class Provider:
         self._kept: list[Compiled] = []  # what was compiled while claiming, until `compile` has taken it
         self._compiled: list[CompiledNode] = []
         self._problems: list[str] = []
+        self._unchecked = frozenset(self.options.dims)  # dims of the options that no model was asked for yet
         self._claimed_in = ""  # name of the last graph with claims
         self._model_path = ""
         report.announce(self)
@@ -90,6 +92,7 @@ class Provider:
         """
         graph = read(self._api, handle)
         self._model_path = self._model_path or graph.model_path
+        self._check_dims(graph)
         verdicts: Mapping[int, Verdict] = {}
         claims: list[_Claim] = []
         try:
@@ -105,6 +108,19 @@ class Provider:
         if self.options.strict and not claims and self._complaints():
             for node in [node for node in graph.nodes if not node.has_subgraphs][:1]:
                 self._claim(support, [node.handle])
+
+    def _check_dims(self, graph: Graph) -> None:
+        """Warn of dims in the options that the model has not; once, since ONNX Runtime shows a graph several times."""
+        if graph.is_nested or not self._unchecked:
+            return
+        known = {dim: None for name in graph.inputs for dim in graph.values[name].dims or () if isinstance(dim, str)}
+        anywhere = {dim for value in graph.values.values() for dim in value.dims or ()}
+        for name in sorted(self._unchecked - anywhere):
+            _LOG.warning(
+                "option 'dims' of %s: no dim without a size is called '%s'%s; in model '%s' there are: %s",
+                NAME, name, did_you_mean(name, known), graph.name, ", ".join(known) or "none",
+            )  # fmt: skip
+        self._unchecked = frozenset()
 
     def _claim(self, support: Any, handles: Sequence[Any]) -> None:
         options: Any = ffi.new("uint32_t[2]", [23, 1])  # OrtNodeFusionOptions: version, drop_constant_initializers

@@ -9,6 +9,7 @@ from fusilli_plugin.report.flow import flow_svg
 from fusilli_plugin.report.memory import memory_svg
 from fusilli_plugin.report.rows import StepRow
 from fusilli_plugin.report.svg import bytes_text, colour_of, escape, time_text
+from hipdnn_backend.offload.fates import Became
 from hipdnn_backend.offload.program import Program, Space
 
 __all__ = ["page"]
@@ -49,6 +50,7 @@ def page(name: str, device: str, program: Program, rows: Sequence[StepRow], abou
         f'<div class="picture">{memory_svg(program)}</div>',
         "<h2>Steps</h2>",
         _table(rows),
+        *_without_a_step(about),
         *_refused(about),
         *_splits(about),
         *_passes(about),
@@ -101,14 +103,28 @@ def _table_row(number: int, row: StepRow) -> str:
         for name, reason in row.declined.items()
     )
     compiled = f"= {row.equal_to}" if row.equal_to else time_text(row.compile_seconds) if row.compile_seconds else "-"
-    once = " (once, at load)" if row.once else ""
     return (
-        f'<tr><td class="n">{number}</td><td>{escape(row.name)}{once}</td><td>{escape(row.label)}{why}</td>'
+        f'<tr><td class="n">{number}</td><td>{escape(row.title)}</td><td>{escape(row.label)}{why}</td>'
         f'<td>{escape(row.engine)}</td><td class="n">{"-" if row.dispatches is None else row.dispatches}</td>'
         f'<td class="n">{"-" if row.seconds is None else time_text(row.seconds)}</td>'
         f'<td class="n">{bytes_text(row.moved)}</td><td class="n">{bytes_text(row.workspace)}</td>'
         f'<td class="n">{escape(compiled)}</td><td class="w">{escape(", ".join(row.nodes))}</td></tr>'
     )
+
+
+def _without_a_step(about: Mapping[str, Any]) -> list[str]:
+    nodes: dict[str, list[str]] = {}
+    for each in about.get("nodes", ()):
+        if each["became"] != Became.GRAPH:
+            nodes.setdefault(each["words"], []).append(each["node"])
+    if not nodes:
+        return []
+    lines = [
+        f'<tr><td>{escape(words)}</td><td class="n">{len(names)}</td><td class="w">{escape(", ".join(names))}</td></tr>'
+        for words, names in nodes.items()
+    ]
+    head = '<tr><th>what became of them</th><th class="n">nodes</th><th>names</th></tr>'
+    return ["<h2>Nodes without a step</h2>", f"<table>{head}{''.join(lines)}</table>"]
 
 
 def _refused(about: Mapping[str, Any]) -> list[str]:

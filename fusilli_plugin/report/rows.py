@@ -48,6 +48,12 @@ class StepRow:
     once: bool
 
     @property
+    def title(self) -> str:
+        """The name, with what is special about the step."""
+        notes = [("custom", self.kind == "custom"), ("once, at load", self.once)]
+        return self.name + "".join(f" ({note})" for note, is_so in notes if is_so)
+
+    @property
     def label(self) -> str:
         """The operations in one line."""
         return " + ".join(self.operations) or self.name

@@ -23,10 +23,12 @@ from hipdnn_backend.engine import Engine, Plan, PortableEngine, Support
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.interpreter import Prepared, Timing, prepare
 from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.fates import Fate, fates
 from hipdnn_backend.offload.package import Package, PackageError, SavedPlan, Variant, is_package, save_package
 from hipdnn_backend.offload.program import Named, Program
 
 if TYPE_CHECKING:
+    from hipdnn_backend.offload.frontend.imported import Imported
     from hipdnn_backend.offload.report import Report
     from hipdnn_backend.offload.session import OffloadOptions
 
@@ -75,7 +77,7 @@ class Model:
         self._made = made
         self._memory = memory
         self._own_stream = own_stream
-        self._prepared = prepare(made.program, made.plans, memory, made.constants, stream=stream)
+        self._prepared = prepare(made.program, made.plans, memory, made.constants, stream=stream, origins=made.origins)
         self._is_open = True
 
     @property
@@ -103,15 +105,15 @@ class Model:
         """The program on the device; `Prepared.bind` runs it on the caller's device memory."""
         return self._prepared
 
-    def run(self, feeds: Mapping[str, Array], results: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Run on arrays in host memory.
+    def run(self, feeds: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Run on numpy arrays or objects with ``__dlpack__``, such as torch tensors, in host memory or on the device.
 
         Args:
-            feeds: an array for each input, of its dims and type.
-            results: C-contiguous arrays to write outputs to; default: new ones.
+            feeds: an array for each input, of its dims and type; on the device dense and row-major.
+            results: dense row-major arrays to write outputs to; default: new numpy arrays.
 
         Returns:
-            The outputs by name, in the model's order.
+            The outputs by name, in the model's order. They are written.
 
         Raises:
             InputError: an array is missing or does not fit; nothing has run then.
@@ -119,7 +121,7 @@ class Model:
         """
         return self._prepared.run(feeds, results)
 
-    def profile(self, feeds: Mapping[str, Array], seen: Callable[[int, Prepared], None] | None = None) -> list[Timing]:
+    def profile(self, feeds: Mapping[str, Any], seen: Callable[[int, Prepared], None] | None = None) -> list[Timing]:
         """Run once and time each step; see `Prepared.profile`."""
         return self._prepared.profile(feeds, seen)
 
@@ -273,6 +275,7 @@ class _Made:
         engines: the name of the engine of each plan.
         constants: by name.
         about: see `Model`.
+        origins: where each plan was read, none if they were built.
     """
 
     target: str
@@ -281,6 +284,7 @@ class _Made:
     engines: tuple[str, ...]
     constants: Mapping[str, Array]
     about: Mapping[str, Any]
+    origins: tuple[str, ...] = ()
 
 
 def _compiled(
@@ -315,7 +319,7 @@ def _compiled(
     about = _about(offloaded.report, lowered.plans) | {
         "target": target,
         "seconds": {**made.seconds, "plan": time.perf_counter() - start},
-        "absorbed": dict(imported.absorbed),
+        "nodes": [each.document() for each in _fates(imported, offloaded.report)],
     }
     return _Made(
         target,
@@ -325,6 +329,11 @@ def _compiled(
         {each.name: each.value for each in imported.constants} | dict(lowered.literals),
         about,
     )
+
+
+def _fates(imported: Imported, report: Report) -> tuple[Fate, ...]:
+    graphs = [each.nodes for each in report.graphs]
+    return fates(imported.sources, imported.absorbed, graphs, report.views)
 
 
 def _about(report: Report, plans: Sequence[Any]) -> dict[str, Any]:
@@ -350,7 +359,7 @@ def _about(report: Report, plans: Sequence[Any]) -> dict[str, Any]:
             for each in report.splits
         ],
         "layout": report.layout,
-        "views": report.views,
+        "views": len(report.views),
     }
 
 
@@ -396,9 +405,10 @@ def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made
         try:
             plans.append(by_name[saved.engine].restore(saved.payload))
         except EngineError as error:
-            raise PackageError(f"{package.path}: plan {number} of target {target}: {error}") from error
+            raise PackageError(f"{saved.origin} of target {target}: {error}") from error
     names = tuple(saved.engine for saved in variant.plans)
-    return _Made(target, variant.program, tuple(plans), names, variant.constants, variant.about)
+    origins = tuple(saved.origin for saved in variant.plans)
+    return _Made(target, variant.program, tuple(plans), names, variant.constants, variant.about, origins)
 
 
 def _left_out() -> str:

@@ -62,10 +62,12 @@ class SavedPlan:
     Attributes:
         engine: name.
         payload: means something to that engine only.
+        origin: the file that it was read from and the member in it, "" if it was not.
     """
 
     engine: str
     payload: bytes
+    origin: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -234,9 +236,11 @@ class Package:
             with _archive(self.path) as archive:
                 return self._read(archive, target, document)
         except ProgramError as error:
-            raise PackageError(f"{self.path}: damaged: target {target}: {error}") from error
+            raise PackageError(f"{self.path}: damaged: {_MANIFEST}, target {target}: {error}") from error
         except (KeyError, TypeError, ValueError) as error:
-            raise PackageError(f"{self.path}: damaged: target {target}: {type(error).__name__}: {error}") from error
+            raise PackageError(
+                f"{self.path}: damaged: {_MANIFEST}, target {target}: {type(error).__name__}: {error}"
+            ) from error
 
     def inside(self) -> str:
         """Which targets it has, in words."""
@@ -244,7 +248,12 @@ class Package:
 
     def _read(self, archive: zipfile.ZipFile, target: str, document: Mapping[str, Any]) -> Variant:
         program = from_document(document["program"])
-        plans = [SavedPlan(_string(name), _blob(archive, digest, self.path)) for name, digest in document["plans"]]
+        plans = [
+            SavedPlan(
+                _string(name), _blob(archive, digest, self.path), f"{self.path}: plan {number} in {_BLOBS}{digest}"
+            )
+            for number, (name, digest) in enumerate(document["plans"])
+        ]
         if len(plans) < program.plans:
             raise ProgramError(f"the program needs {program.plans} plans, the file has {len(plans)}")
         wanted = {named.name: program.views[named.view] for named in program.constants}
@@ -303,6 +312,12 @@ def _is_graph(value: object) -> bool:
     )
 
 
+def _is_fate(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(value.get(key), str) for key in ("node", "operator", "became", "words")
+    )
+
+
 def _is_pass(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _is_number(value[1])
 
@@ -313,6 +328,7 @@ _ABOUT: Final[dict[str, Callable[[Any], bool]]] = {
     "passes": lambda value: isinstance(value, list) and all(map(_is_pass, value)),
     "seconds": lambda value: _is_table(value, _is_number),
     "refused": lambda value: _is_table(value, _is_answers),
+    "nodes": lambda value: isinstance(value, list) and all(map(_is_fate, value)),
     "splits": lambda value: (
         isinstance(value, list) and all(isinstance(each, dict) and _is_words(each.get("nodes", [])) for each in value)
     ),

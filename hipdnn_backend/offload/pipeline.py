@@ -17,6 +17,7 @@ from hipdnn_backend.engine import Engine, Support
 from hipdnn_backend.offload import printer
 from hipdnn_backend.offload._mlir import PassManager, ir
 from hipdnn_backend.offload.errors import PassError
+from hipdnn_backend.offload.fates import Fate, fates
 from hipdnn_backend.offload.passes.assign_layouts import assign_layouts
 from hipdnn_backend.offload.passes.backend_legalize import backend_legalize
 from hipdnn_backend.offload.passes.bufferize import eliminate_empty_tensors, one_shot_bufferize
@@ -262,10 +263,12 @@ class Partition:
     Attributes:
         groups: in program order, fusions of hipDNN operations and custom operations.
         unclaimed: what is no hipDNN operation of an engine's, and why; a custom group may have it.
+        fates: what became of each node of the model; the numbers of graphs are those of ``groups``.
     """
 
     groups: tuple[Group, ...]
     unclaimed: tuple[Unclaimed, ...]
+    fates: tuple[Fate, ...]
 
 
 def partition(imported: Imported, *, engines: Sequence[Engine], options: OffloadOptions | None = None) -> Partition:
@@ -279,13 +282,16 @@ def partition(imported: Imported, *, engines: Sequence[Engine], options: Offload
     session = Session(tuple(engines), options or OffloadOptions())
     module = imported.module.operation.clone()
     run_passes(module, _PARTITIONING, session)
-    groups, unclaimed = [], []
+    groups, unclaimed, alone = [], [], []
     with module.context:
         for op in graphs(module):
             group, missing = _grouped(op, session)
             groups += [group] if group else []
+            alone += () if group else Region.of(op).nodes()
             unclaimed += missing
-    return Partition(tuple(groups), tuple(unclaimed))
+    nodes = [group.nodes for group in groups]
+    told = fates(imported.sources, imported.absorbed, nodes, session.report.views, alone)
+    return Partition(tuple(groups), tuple(unclaimed), told)
 
 
 def _grouped(op: Any, session: Session) -> tuple[Group | None, list[Unclaimed]]:

@@ -12,14 +12,15 @@ __all__ = ["GraphReport", "PassTime", "Progress", "Report", "Split"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A graph has been compiled.
+    """An engine is done with a graph: it is compiled, or it was not to be.
 
     Attributes:
-        done: how many are.
+        done: how many graphs of this round the engines are done with.
         total: how many there are.
         name: of this one.
-        engine: that compiled it.
+        engine: that was to compile it.
         seconds: that took.
+        error: why it is not compiled, "" if it is.
     """
 
     done: int
@@ -27,6 +28,13 @@ class Progress:
     name: str
     engine: str
     seconds: float
+    error: str = ""
+
+    def __str__(self) -> str:
+        if not self.error:
+            return f"compiled {self.done} of {self.total}: {self.name}, {self.seconds:.2f} s"
+        why = self.error.partition("\n")[0]
+        return f"not compiled, {self.done} of {self.total}: {self.name}, {self.seconds:.2f} s: {why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class Report:
         refused: model node → engine name → why the engine did not take it as a hipDNN operation.
         splits: graphs that did not compile at first.
         layout: strides of the tensors between graphs, in words.
-        views: reshapes and concatenations for which nothing runs.
+        views: model nodes of each reshape and concatenation for which nothing runs.
     """
 
     passes: list[PassTime] = field(default_factory=list)
@@ -99,4 +107,4 @@ class Report:
     refused: dict[str, Mapping[str, Support]] = field(default_factory=dict)
     splits: list[Split] = field(default_factory=list)
     layout: str = ""
-    views: int = 0
+    views: list[tuple[str, ...]] = field(default_factory=list)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.importers import export_graph
 from graph_api import DataType, Graph, PointwiseMode
 from hipdnn_backend.device import HostMemory
+from hipdnn_backend.dlpack import share
 from hipdnn_backend.interpreter import InputError, Prepared, prepare
 from hipdnn_backend.offload import program as p
 from hipdnn_backend.wire import EngineConfig, encode_graph
@@ -85,6 +87,109 @@ def test_results_go_into_the_callers_arrays() -> None:
 def test_inputs_in_any_order_of_memory() -> None:
     results = prepare(program(), plans(), GuardedMemory(), {"w": W}).run({"x": np.asfortranarray(X)})
     np.testing.assert_array_equal(results["y"], Y)
+
+
+class DeviceMemory(GuardedMemory):
+    """Host memory that passes for a GPU's."""
+
+    @property
+    def name(self) -> str:
+        return "HIP device 1"
+
+    @property
+    def is_host(self) -> bool:
+        return False
+
+
+class Foreign:
+    """Another library's array that passes for one on a device."""
+
+    def __init__(self, array: np.ndarray[Any, Any], kind: int = 10, index: int = 1) -> None:
+        self.array = array
+        self.device = kind, index
+        self.streams: list[int | None] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, *, max_version: Any = None, stream: int | None = None) -> Any:
+        self.streams.append(stream)
+        return self.array.__dlpack__(max_version=max_version)
+
+
+def test_torch_tensors_are_taken_and_written() -> None:
+    import torch
+
+    y, z = torch.zeros(2, 3), torch.zeros(2, 3)
+    prepared = prepare(program(), plans(), GuardedMemory(), {"w": W})
+    for x in (torch.tensor(X), torch.tensor(np.asfortranarray(X)), torch.tensor(np.repeat(X, 2, 1))[:, ::2]):
+        y.zero_()
+        results = prepared.run({"x": x}, {"y": y, "z": z})
+        assert results["y"] is y
+        np.testing.assert_array_equal(y.numpy(), Y)
+        np.testing.assert_array_equal(z.numpy(), Z)
+    assert isinstance(prepared.run({"x": torch.tensor(X)})["y"], np.ndarray)
+    np.testing.assert_array_equal(prepare(program(), plans(), DeviceMemory(), {"w": W}).run({"x": x}, {"y": y})["y"], Y)
+    for given, message in [
+        (torch.zeros(3, 2), r"input 'x': expected dims \(2, 3\), got \(3, 2\)"),
+        (torch.zeros(2, 3, dtype=torch.bfloat16), "input 'x': expected type float32, got bfloat16; convert it"),
+        (torch.zeros(2, 3, requires_grad=True), r"input 'x': Tensor refuses to share its memory .*; pass .detach\(\)"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            prepared.run({"x": given})
+    with pytest.raises(InputError, match="output 'y': a writable C-contiguous array is needed"):
+        prepared.run({"x": x}, {"y": torch.zeros(3, 2).T})
+
+
+def test_arrays_on_the_device_stay_there() -> None:
+    memory = DeviceMemory()
+    prepared = prepare(program(), plans(), memory, {"w": W}, stream=7)
+    prepared.run({"x": X})
+    writes = memory.writes
+    x, y = Foreign(X), Foreign(np.zeros((2, 3), np.float32))
+    results = prepared.run({"x": x}, {"y": y})
+    assert results["y"] is y
+    np.testing.assert_array_equal(y.array, Y)
+    np.testing.assert_array_equal(results["z"], Z)
+    assert memory.writes == writes  # nothing came from the host
+    assert (x.streams, y.streams) == ([7], [7])
+    for given, message in [
+        (Foreign(X, index=0), "input 'x': it lies on HIP device 0, and the program runs on HIP device 1"),
+        (Foreign(X, kind=2), "input 'x': it lies on CUDA device 1, and the program runs on HIP device 1"),
+        (Foreign(X, kind=14), "input 'x': it lies on DLPack device type 14, device 1, and the program"),
+        (Foreign(np.asfortranarray(X)), "input 'x': a dense row-major array is needed on a device"),
+        (Foreign(X[:1]), r"input 'x': expected dims \(2, 3\), got \(1, 3\)"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            prepared.run({"x": given})
+    with pytest.raises(InputError, match="it lies on HIP device 1, and the program runs on host memory"):
+        prepare(program(), plans(), GuardedMemory(), {"w": W}).run({"x": x})
+
+
+def test_the_default_stream_has_a_number_in_dlpack() -> None:
+    for kind, number in ((10, 0), (2, 1)):
+        given = Foreign(X, kind)
+        share(given, 0)
+        assert given.streams == [number]
+
+
+def test_shared_memory_lives_as_long_as_its_array() -> None:
+    for dtype, dims in (("float32", (2, 3)), ("bool", (4,)), ("int64", ()), ("float64", (0, 3))):
+        source = np.ones(dims, dtype)
+        given = Foreign(source[..., ::-1] if dims else source, kind=1, index=0)
+        array = share(given, 0).array()
+        np.testing.assert_array_equal(array, source)
+        assert array.dtype == source.dtype
+    owner = Foreign(np.arange(6.0)[::-1], kind=1, index=0)
+    gone = weakref.ref(owner)
+    array = share(owner, 0).array()
+    del owner
+    gc.collect()
+    assert gone() is not None
+    np.testing.assert_array_equal(array, [5, 4, 3, 2, 1, 0])
+    del array
+    gc.collect()
+    assert gone() is None
 
 
 def test_memory_is_allocated_once_and_constants_are_placed_once() -> None:
@@ -160,11 +265,14 @@ def test_threads_take_turns() -> None:
         ({}, r"no array for 'x'; the inputs are \['x'\]"),
         ({"x": X, "v": X}, "'v' is no input"),
         ({"x": X[:1]}, r"input 'x': expected dims \(2, 3\), got \(1, 3\)"),
-        ({"x": X.astype(np.float64)}, "input 'x': expected type float32, got float64; use astype"),
+        ({"x": X.astype(np.float64)}, "input 'x': expected type float32, got float64; convert it"),
         ([X], "program 'two': feeds are a mapping of names, not list"),
         (None, "program 'two': feeds are a mapping of names, not NoneType"),
         ({"x": X[0, 0]}, r"input 'x': expected dims \(2, 3\), got \(\)"),
-        ({"x": [[1]]}, "input 'x': a numpy array is needed, got list"),
+        (
+            {"x": [[1]]},
+            "input 'x': a numpy array, or an object with __dlpack__ such as a torch tensor, is needed, got list",
+        ),
     ],
 )
 def test_wrong_feeds(feeds: Any, message: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from iree_bridge.cache import Cache, Code, UntrustedCacheError, key_of
+from iree_bridge.cache import Cache, Code, Refusal, UntrustedCacheError, key_of
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPH, CODE = "a" * 64, "b" * 64
@@ -104,6 +104,34 @@ def test_a_damaged_graph_entry_is_ignored_and_removed(filled: Cache, root: Path,
     graph_file(root).write_bytes(text.encode("latin-1"))
     assert filled.code_key(GRAPH) is None
     assert not graph_file(root).exists()
+
+
+REFUSAL = Refusal("too large\nfor this target", "/failures/1")
+
+
+def refusal_file(root: Path) -> Path:
+    return root / "v1" / "refused" / CODE[:2] / f"{CODE}.json"
+
+
+def test_a_refusal_is_kept(root: Path) -> None:
+    assert Cache(root).refusal(CODE) is None
+    Cache(root).refuse(CODE, REFUSAL)
+    assert Cache(root).refusal(CODE) == REFUSAL._replace(path=str(refusal_file(root)))
+    assert Cache(root).refusal(GRAPH) is None
+    assert Cache(root / "own", readonly=[root]).refusal(CODE) == REFUSAL._replace(path=str(refusal_file(root)))
+    assert Cache(root).stats()[4:6] == (1, refusal_file(root).stat().st_size)
+    assert Cache(root).clear() == 1
+    assert Cache(root).refusal(CODE) is None
+
+
+@pytest.mark.parametrize(
+    "entry", [[], {}, {"key": GRAPH, "message": "m", "reproducer": ""}, {"key": CODE, "message": 1, "reproducer": ""}]
+)
+def test_a_damaged_refusal_is_ignored_and_removed(root: Path, entry: object) -> None:
+    Cache(root).refuse(CODE, REFUSAL)
+    refusal_file(root).write_text(json.dumps(entry))
+    assert Cache(root).refusal(CODE) is None
+    assert not refusal_file(root).exists()
 
 
 def test_an_entry_under_another_key_is_ignored(filled: Cache, root: Path) -> None:

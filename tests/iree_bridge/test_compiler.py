@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from graph_api import CompileError, DataType, FusilliError, Graph, PointwiseMode
 from iree_bridge import compiler, reproducer
+from iree_bridge.cache import Cache, Refusal
 from iree_bridge.compiler import CompiledCode, EmittedIr, Recipe
 from iree_bridge.inspect import inspect_graph, inspect_mlir
 from iree_bridge.options import CompileMode, Options
@@ -326,6 +328,105 @@ def test_a_failing_graph_leaves_its_json(options: Options, monkeypatch: pytest.M
     assert caught.value.reproducer is not None
     text = (caught.value.reproducer / "graph.json").read_text()
     assert Graph.from_json(text).to_json() == graph.to_json()
+
+
+def test_a_refusal_is_remembered_and_says_so(options: Options, compiles: list[str]) -> None:
+    errors: list[CompileError] = []
+    for _ in range(2):
+        with pytest.raises(CompileError, match="'bad' could not be compiled for sm_80: parsing failed") as caught:
+            compiler.compile_mlir("nonsense", FAST, options, name="bad")
+        errors.append(caught.value)
+    assert compiles == ["bad"]
+    first, second = map(str, errors)
+    assert "(remembered" not in first
+    assert second.splitlines()[0] == first.splitlines()[0] + " (remembered from an earlier compile)"
+    assert set(first.splitlines()[1:]) < set(second.splitlines()[1:])
+    assert errors[0].reproducer == errors[1].reproducer is not None
+    (entry,) = (options.cache_dir / "v1" / "refused").rglob("*.json")
+    assert f"remove {entry}" in second
+    assert compiler.cache_for(options).stats().refusals == 1
+    # In a process that must not compile, this is told instead of a key that nobody finds.
+    with pytest.raises(CompileError, match="parsing failed"):
+        compiler.compile_mlir("nonsense", FAST, dataclasses.replace(options, compile=CompileMode.NEVER), name="bad")
+    entry.unlink()
+    shutil.rmtree(second.partition("reproducer: ")[2].splitlines()[0])
+    with pytest.raises(CompileError):
+        compiler.compile_mlir("nonsense", FAST, options, name="bad")
+    assert compiles == ["bad", "bad"]
+
+
+def test_a_refusal_is_of_a_text_a_target_and_flags(options: Options, compiles: list[str]) -> None:
+    other = dataclasses.replace(options, extra_flags=("--iree-opt-level=O1",))
+    for text, target, chosen in [
+        ("no", FAST, options),
+        ("nay", FAST, options),
+        ("no", CPU, options),
+        ("no", FAST, other),
+    ]:
+        with pytest.raises(CompileError) as caught:
+            compiler.compile_mlir(text, target, chosen)
+        assert "remembered" not in str(caught.value)
+    assert len(compiles) == 4
+    with pytest.raises(CompileError):
+        compiler.compile_mlir("no", FAST, options, refresh=True)
+    assert len(compiles) == 5
+
+
+def test_code_that_is_there_counts_more_than_a_refusal(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a refresh that went well."""
+    asked: list[str] = []
+    monkeypatch.setattr(Cache, "refusal", lambda _cache, key: asked.append(key))
+    made = compiler.compile_mlir(EMPTY, FAST, options)
+    (key,) = set(asked)
+    monkeypatch.undo()
+    compiler.cache_for(options).refuse(key, Refusal("too large", ""))
+    assert compiler.compile_mlir(EMPTY, FAST, options) == made._replace(from_cache=True)
+    with pytest.raises(CompileError, match="'other' could not be compiled"):
+        compiler.compile_mlir("nonsense", FAST, options, name="other")
+    with pytest.raises(CompileError, match="'another' could not be compiled"):
+        compiler.compile_mlir("nonsense", FAST, options, name="another")
+
+
+def test_the_refusal_of_a_graph_has_its_own_names(
+    options: Options, monkeypatch: pytest.MonkeyPatch, compiles: list[str]
+) -> None:
+    emitted: list[str] = []
+
+    def emit(job: Any) -> EmittedIr:
+        emitted.append(job.name)
+        return EmittedIr("nonsense", "nonsense")
+
+    monkeypatch.setattr(compiler, "_emit", emit)
+    for name in ("relu", "relu", "other"):
+        with pytest.raises(CompileError, match=f"graph '{name}' could not be compiled"):
+            compiler.compile_code(relu(name), FAST, options)
+    assert emitted == compiles == ["relu", "other"]  # no worker is asked for the second
+
+
+@pytest.mark.parametrize("kind", ["crash", "memory", "timeout", "linker"])
+def test_what_may_go_well_another_time_is_not_remembered(
+    options: Options, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    from iree_bridge.pool import Reply, WorkerError, WorkerPool
+
+    asked: list[object] = []
+
+    def request(_pool: WorkerPool, header: dict[str, Any], *_args: Any, **_more: Any) -> Reply:
+        asked.append(header)
+        if kind != "linker":
+            raise WorkerError(kind, "it ended")
+        said = [["error", "failed to link executable: No space left on device"]]
+        return Reply(
+            {"ok": False, "kind": "RejectedError", "message": "compiling failed", "diagnostics": said}, b"", ""
+        )
+
+    monkeypatch.setattr(WorkerPool, "request", request)
+    for _ in range(2):
+        with pytest.raises(CompileError) as caught:
+            compiler.compile_mlir(EMPTY, FAST, options)
+        assert "remembered" not in str(caught.value)
+    assert len(asked) == 2
+    assert not list((options.cache_dir / "v1" / "refused").rglob("*.json"))
 
 
 def test_a_message_is_short_whatever_the_compiler_says(options: Options) -> None:

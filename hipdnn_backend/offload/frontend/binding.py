@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 
 from hipdnn_backend.errors import did_you_mean
 from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.frontend.building import declared
 from hipdnn_backend.offload.frontend.graph import Graph, TensorType
 
-__all__ = ["bind_dims", "bind_inputs"]
+__all__ = ["bind_dims", "bind_inputs", "check_arguments", "declared_inputs"]
 
 
 def bind_inputs(graph: Graph, values: Mapping[str, Any]) -> None:
@@ -26,8 +28,7 @@ def bind_inputs(graph: Graph, values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         if name not in graph.inputs:
-            known = ", ".join(graph.inputs) or "none"
-            raise ModelError(name, "bound-input", f"the model has no such input to bind; its inputs are {known}")
+            raise _no_such_input(name, graph.inputs)
         graph.constants[name] = _converted(name, value, graph.inputs.pop(name))
 
 
@@ -59,52 +60,101 @@ def bind_dims(graph: Graph, dims: Mapping[str, int]) -> None:
         dims: name of a symbolic dim, or ``input.axis`` for one without a name, → size.
 
     Raises:
-        ModelError: a dim is not given, a name is unknown, or a size is no positive number.
+        ModelError: dims are not given, names are unknown, or a size is no positive number.
     """
-    _check_names(graph, dims)
-    _check_sizes(dims)
-    for name, type_ in graph.inputs.items():
+    sized, errors = _sized(graph.inputs, dims)
+    _raise_all(errors)
+    graph.inputs.update(sized)
+
+
+def declared_inputs(
+    model: onnx.ModelProto, dims: Mapping[str, int], values: Mapping[str, Any]
+) -> tuple[dict[str, TensorType], list[ModelError]]:
+    """The inputs that a run will take, as far as the file and the caller say, and what is wrong with what they say.
+
+    It looks at no node and no weight.
+
+    Args:
+        model: whose header was checked.
+        dims: see `bind_dims`.
+        values: see `bind_inputs`.
+
+    Raises:
+        ModelError: an input is no tensor.
+    """
+    inputs = declared(model.graph)
+    errors = [_no_such_input(name, inputs) for name in values if name not in inputs]
+    sized, found = _sized({name: type_ for name, type_ in inputs.items() if name not in values}, dims)
+    return sized, errors + found
+
+
+def check_arguments(model: onnx.ModelProto, dims: Mapping[str, int], values: Mapping[str, Any]) -> None:
+    """Find before the work what the caller got wrong.
+
+    Raises:
+        ModelError: all of that.
+    """
+    _raise_all(declared_inputs(model, dims, values)[1])
+
+
+def _raise_all(errors: Sequence[ModelError]) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        rules = dict.fromkeys(error.rule for error in errors)
+        raise ModelError("", ", ".join(rules), "; ".join(f"{error.node}: {error.reason}" for error in errors))
+
+
+def _no_such_input(name: str, inputs: Mapping[str, TensorType]) -> ModelError:
+    known = ", ".join(inputs) or "none"
+    return ModelError(name, "bound-input", f"the model has no such input to bind; its inputs are {known}")
+
+
+def _sized(inputs: Mapping[str, TensorType], dims: Mapping[str, int]) -> tuple[dict[str, TensorType], list[ModelError]]:
+    """The inputs with sizes for their dims, and why some have none: each name is told of once."""
+    # Unknown names first: one also leaves a dim without size, and that error would not tell why.
+    errors = {error.node: error for error in (*_unknown_names(inputs, dims), *_no_sizes(dims))}
+    sizes = {name: int(size) for name, size in dims.items() if name not in errors}
+    sized: dict[str, TensorType] = {}
+    for name, type_ in inputs.items():
         if type_.dims is None:
-            raise ModelError(name, "dims", "the input has no rank; export the model with a shape for it")
-        sizes = tuple(_size(name, axis, dim, type_, dims) for axis, dim in enumerate(type_.dims))
-        graph.inputs[name] = TensorType(type_.element, sizes)
+            errors[name] = ModelError(name, "dims", "the input has no rank; export the model with a shape for it")
+            sized[name] = type_
+            continue
+        found: list[int | str] = []
+        for axis, dim in enumerate(type_.dims):
+            keys = [] if isinstance(dim, int) else [key for key in (dim, f"{name}.{axis}") if key]
+            known = next((sizes[key] for key in keys if key in sizes), None)
+            found.append(dim if known is None else known)
+            if known is None and not (isinstance(dim, int) and dim >= 0):
+                errors.setdefault(keys[0] if keys else name, _open_dim(name, axis, dim, type_))
+        sized[name] = TensorType(type_.element, tuple(found))
+    return sized, list(errors.values())
 
 
-def _check_names(graph: Graph, dims: Mapping[str, int]) -> None:
-    """First of all: a name that is wrong also leaves a dim without size, and that error would not tell why."""
+def _unknown_names(inputs: Mapping[str, TensorType], dims: Mapping[str, int]) -> Iterator[ModelError]:
     open_dims = [
         (dim, f"{name}.{axis}")
-        for name, type_ in graph.inputs.items()
+        for name, type_ in inputs.items()
         for axis, dim in enumerate(type_.dims or ())
         if not isinstance(dim, int)
     ]
     known = list(dict.fromkeys(dim or place for dim, place in open_dims))
     for unknown in sorted(dims.keys() - {name for both in open_dims for name in both if name}):
-        near = did_you_mean(unknown, known)
-        raise ModelError(
-            unknown, "dims", f"no input has a dim of this name{near}; symbolic dims are: {', '.join(known) or 'none'}"
-        )
+        near, there = did_you_mean(unknown, known), ", ".join(known) or "none"
+        yield ModelError(unknown, "dims", f"no input has a dim of this name{near}; symbolic dims are: {there}")
 
 
-def _check_sizes(dims: Mapping[str, int]) -> None:
+def _no_sizes(dims: Mapping[str, int]) -> Iterator[ModelError]:
     for name, size in dims.items():
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 0 <= size < 2**31:
-            raise ModelError(name, "dims", f"{size!r} is no size of a dim")
+            yield ModelError(name, "dims", f"{size!r} is no size of a dim")
 
 
-def _size(name: str, axis: int, dim: int | str, type_: TensorType, dims: Mapping[str, int]) -> int:
+def _open_dim(name: str, axis: int, dim: int | str, type_: TensorType) -> ModelError:
     if isinstance(dim, int):
-        if dim < 0:
-            raise ModelError(name, "dims", f"dim {axis} of the input is {dim}")
-        return dim
-    for key in (dim, f"{name}.{axis}"):
-        if key and key in dims:
-            return int(dims[key])
+        return ModelError(name, "dims", f"dim {axis} of the input is {dim}")
     key = dim or f"{name}.{axis}"
     shown = "[" + ", ".join(str(size) if size != "" else "?" for size in type_.dims or ()) + "]"
-    raise ModelError(
-        name,
-        "dims",
-        f"dim {axis}{f' ({dim!r})' if dim else ''} of the input {shown} is not fixed; "
-        f"give dims={{{key!r}: N}}, on the command line --dim {key}=N",
-    )
+    reason = f"dim {axis}{f' ({dim!r})' if dim else ''} of the input {shown} is not fixed; "
+    return ModelError(name, "dims", f"{reason}give dims={{{key!r}: N}}, on the command line --dim {key}=N")

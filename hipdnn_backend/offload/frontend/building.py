@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -13,7 +13,7 @@ from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import Graph, Output, TensorType, captures, node_label, subgraphs
 from hipdnn_backend.offload.frontend.tensors import dense, is_external, to_array
 
-__all__ = ["build"]
+__all__ = ["build", "declared"]
 
 _MISPLACED = {"SimplifiedLayerNormalization"}
 """Contrib operators that ONNX Runtime's tools write without their domain."""
@@ -40,10 +40,9 @@ def build(model: onnx.ModelProto, folder: Path | None, known: Mapping[str, objec
     for sparse in proto.sparse_initializer:
         _define(graph, sparse.values.name, "initializer")
         graph.constants[sparse.values.name] = dense(sparse, folder)
-    for value in proto.input:  # up to IR version 3, initializers were inputs too
-        if value.name not in graph.constants and value.name not in (known or {}):
-            _define(graph, value.name, "input")
-            graph.inputs[value.name] = _input_type(value)
+    for name, type_ in declared(proto, known or {}).items():
+        _define(graph, name, "input")
+        graph.inputs[name] = type_
     graph.take(known or {})
     graph.nodes = _named(_sorted(proto.node, graph, known or {}))
     for node in graph.nodes:
@@ -53,6 +52,27 @@ def build(model: onnx.ModelProto, folder: Path | None, known: Mapping[str, objec
     graph.outputs = [_output(value) for value in proto.output]
     _check_outputs(graph, known or {})
     return graph
+
+
+def declared(proto: onnx.GraphProto, known: Container[str] = ()) -> dict[str, TensorType]:
+    """The inputs of a graph that are fed.
+
+    Args:
+        proto: the graph.
+        known: inputs that are constants of the caller's.
+
+    Raises:
+        ModelError: an input is no tensor, or is there twice.
+    """
+    # up to IR version 3, initializers were inputs too
+    made = {tensor.name for tensor in proto.initializer} | {sparse.values.name for sparse in proto.sparse_initializer}
+    found: dict[str, TensorType] = {}
+    for value in proto.input:
+        if value.name in found:
+            raise ModelError(value.name, "graph", "the input is defined twice")
+        if value.name not in made and value.name not in known:
+            found[value.name] = _input_type(value)
+    return found
 
 
 def _define(graph: Graph, name: str, what: str) -> None:

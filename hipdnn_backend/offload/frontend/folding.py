@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, rename, subgraphs
 from hipdnn_backend.onnx_op import RANDOM
 
@@ -59,7 +60,7 @@ def fold(graph: Graph) -> bool:
         if values is None:
             kept.append(node)
             continue
-        graph.absorbed.setdefault(node.name, "")
+        graph.absorbed.setdefault(node.name, Absorbed(Became.FOLDED))
         for name, value in zip(node.output, values, strict=False):
             if name:
                 graph.constants[name] = value
@@ -249,7 +250,7 @@ def _drop_dead(graph: Graph) -> bool:
             needed |= captures(node)
             kept.append(node)
         else:
-            graph.absorbed.setdefault(node.name, "")
+            graph.absorbed.setdefault(node.name, Absorbed(Became.UNUSED))
     changed = len(kept) != len(graph.nodes)
     graph.nodes = kept[::-1]
     graph.constants = {name: array for name, array in graph.constants.items() if name in needed}

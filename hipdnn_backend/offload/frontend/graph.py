@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
+from hipdnn_backend.offload.fates import Absorbed
+
 __all__ = [
     "TORCH_DOMAIN",
     "Graph",
@@ -103,6 +105,7 @@ class Graph:
         constants: name → array, the initializers.
         types: name → type as `shapes.infer` found it last; values that are no tensors are missing.
         declared: name → type of results of `TORCH_DOMAIN` operators, which onnx cannot infer.
+        sources: see `Imported.sources`.
         absorbed: see `Imported.absorbed`.
     """
 
@@ -115,7 +118,8 @@ class Graph:
         self.constants: dict[str, np.ndarray] = {}
         self.types: dict[str, TensorType] = {}
         self.declared: dict[str, TensorType] = {}
-        self.absorbed: dict[str, str] = {}
+        self.sources: dict[str, str] = {}
+        self.absorbed: dict[str, Absorbed] = {}
         self._taken: set[str] = set()
         self._protos: dict[str, tuple[np.ndarray, TensorProto]] = {}
 
@@ -219,6 +223,11 @@ def _proto_dims(type_: TensorType) -> list[int | str | None] | None:
 def node_label(node: onnx.NodeProto, index: int) -> str:
     """A node's name, or one made from its operator and position."""
     return node.name or f"{node.op_type}_{index}"
+
+
+def operator_of(node: onnx.NodeProto) -> str:
+    """A node's operator, with its domain unless that is ONNX's own."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:

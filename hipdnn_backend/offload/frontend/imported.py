@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Constant", "Imported", "TensorInfo"]
+from hipdnn_backend.offload.fates import Absorbed
+
+__all__ = ["Constant", "Declared", "Imported", "TensorInfo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,21 @@ class TensorInfo:
 
     name: str
     dims: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An input as the file declares it.
+
+    Attributes:
+        name: as in the model.
+        dims: an int, the name of a dim without a size, or "" for an unknown one; None if the rank is unknown.
+        dtype: as for `TensorInfo`.
+    """
+
+    name: str
+    dims: tuple[int | str, ...] | None
     dtype: np.dtype[Any]
 
 
@@ -53,8 +70,9 @@ class Imported:
         outputs: what a run returns, in the model's order.
         opaque: name of a node that stays ONNX → why. A ``torch.operator "hipdnn.onnx"`` carries such nodes as a model;
             empty unless the model was loaded leniently.
-        absorbed: name of a source node that left no operation → name of the node that now does its work (a batch norm
-            that went into its convolution), "" if the front end computed or dropped it.
+        sources: name of every node of the ONNX model, those in bodies too → its operator.
+        absorbed: name of a source node that left no operation → why: a batch norm went into its convolution, the front
+            end computed the node or dropped it.
     """
 
     module: Any
@@ -63,4 +81,5 @@ class Imported:
     constants: tuple[Constant, ...]
     outputs: tuple[TensorInfo, ...]
     opaque: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    absorbed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    absorbed: Mapping[str, Absorbed] = field(default_factory=lambda: MappingProxyType({}))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ import onnx
 
 from hipdnn_backend.offload._mlir import new_context
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
+from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend import rules as _rules  # noqa: F401  registers the rewrites
-from hipdnn_backend.offload.frontend.binding import bind_dims, bind_inputs
+from hipdnn_backend.offload.frontend.binding import bind_dims, bind_inputs, check_arguments, declared_inputs
 from hipdnn_backend.offload.frontend.building import build
 from hipdnn_backend.offload.frontend.conversion import control_input, to_torch, unknown_type
 from hipdnn_backend.offload.frontend.folding import fold
 from hipdnn_backend.offload.frontend.functions import expand
-from hipdnn_backend.offload.frontend.graph import Graph
-from hipdnn_backend.offload.frontend.imported import Constant, Imported, TensorInfo
+from hipdnn_backend.offload.frontend.graph import Graph, attributes, operator_of, subgraphs
+from hipdnn_backend.offload.frontend.imported import Constant, Declared, Imported, TensorInfo
 from hipdnn_backend.offload.frontend.opsets import convert, inline_functions
 from hipdnn_backend.offload.frontend.outside import FRONT_END, Reasons, set_outside
 from hipdnn_backend.offload.frontend.reading import read
@@ -26,8 +28,9 @@ from hipdnn_backend.offload.frontend.rewriting import apply_rules
 from hipdnn_backend.offload.frontend.shapes import check, infer
 from hipdnn_backend.offload.frontend.weights import lifted, needs_constant
 
-__all__ = ["load", "prepare", "simplify"]
+__all__ = ["declared_arguments", "load", "prepare", "simplify"]
 
+_CONTEXT = ("com.microsoft", "EPContext")
 _ROUNDS = 64
 """More rounds than any chain of rewrites needs: a rule that undoes another would not end."""
 
@@ -84,24 +87,60 @@ def load(
             known.update(new)
 
 
+def declared_arguments(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+) -> tuple[tuple[Declared, ...], tuple[str, ...]]:
+    """What a run of an ONNX model will take, as far as its file says, and what is wrong with ``dims`` and ``inputs``.
+
+    It takes no longer than reading the file.
+
+    Raises:
+        ModelError: the file is no model, or an input is no tensor.
+    """
+    with _readable_names():
+        types, errors = declared_inputs(read(source)[0], dims or {}, inputs or {})
+        return (
+            tuple(Declared(name, type_.dims, type_.dtype) for name, type_ in types.items()),
+            tuple(f"{error.node}: {error.reason}" for error in errors),
+        )
+
+
+@contextmanager
+def _readable_names() -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            "", "model-file", f"a name in the model is no UTF-8; is the file damaged? ({error})"
+        ) from error
+
+
 def prepare(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto,
     *,
     dims: Mapping[str, int] | None = None,
     inputs: Mapping[str, Any] | None = None,
     left: Collection[str] = (),
+    strict: bool = True,
 ) -> Graph:
     """An ONNX model with static shapes, folded and rewritten but for the nodes in ``left``: what `load` converts.
 
     Raises:
-        ModelError: see `load`.
+        ModelError: see `load`; if not ``strict``, nodes that cannot be converted stay as they are.
     """
-    try:
-        return _prepared(*read(source), dims or {}, inputs or {}, left)
-    except UnicodeDecodeError as error:
-        raise ModelError(
-            "", "model-file", f"a name in the model is no UTF-8; is the file damaged? ({error})"
-        ) from error
+    known = set(left)
+    with _readable_names():
+        while True:
+            try:
+                return _prepared(*read(source), dims or {}, inputs or {}, known)
+            except UnsupportedNodeError as error:
+                new = error.nodes.keys() - known - {""}
+                if strict or not new:
+                    raise
+                known |= new
 
 
 def _prepared(
@@ -111,13 +150,49 @@ def _prepared(
     inputs: Mapping[str, Any],
     left: Collection[str],
 ) -> Graph:
-    graph = inline_functions(build(model, folder), model.functions)
+    check_arguments(model, dims, inputs)
+    graph = build(model, folder)
+    _check_context(graph)
+    _note_sources(graph)
+    graph = inline_functions(graph, model.functions)
     check(graph)
     bind_inputs(graph, inputs)
     bind_dims(graph, dims)
     graph = convert(graph)
     simplify(graph, left)
     return graph
+
+
+def _check_context(graph: Graph) -> None:
+    """Refuse what ONNX Runtime made of a model: the model's own operations are not in it any more."""
+    for node in graph.nodes:
+        if (node.domain, node.op_type) == _CONTEXT:
+            maker = attributes(node).get("source") or "an execution provider"
+            raise ModelError(
+                node.name,
+                "ep-context",
+                f"EPContext: the model holds code that {maker} compiled for ONNX Runtime, in place of its operations; "
+                "give the model that it was made from, or run this one in a session of ONNX Runtime with that provider",
+            )
+
+
+def _note_sources(graph: Graph) -> None:
+    """Note what the model has: everything that follows replaces nodes."""
+    for node in graph.nodes:
+        graph.sources[node.name] = operator_of(node)
+    for node in graph.nodes:
+        for inner in _inner(node):
+            if inner.name and inner.name not in graph.sources:
+                graph.sources[inner.name] = operator_of(inner)
+                graph.absorbed[inner.name] = Absorbed(Became.BODY, (node.name,))
+
+
+def _inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """The nodes in the bodies of a node."""
+    for body in subgraphs(node):
+        for inner in body.node:
+            yield inner
+            yield from _inner(inner)
 
 
 def simplify(graph: Graph, left: Collection[str] = ()) -> None:
@@ -151,6 +226,7 @@ def _to_imported(graph: Graph, left: Mapping[str, Reasons], context: Any) -> Imp
         constants=tuple(Constant(name, graph.constants[name]) for name in names),
         outputs=tuple(_info(graph, output.value, output.name) for output in graph.outputs),
         opaque=opaque,
+        sources=graph.sources,
         absorbed={name: at for name, at in graph.absorbed.items() if name not in live},
     )
 
@@ -169,9 +245,8 @@ def _error(graph: Graph, name: str, reason: str) -> ModelError:
     operand = needs_constant(graph, node)
     if operand in graph.inputs:
         return control_input(node, operand or "")
-    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     operands = ", ".join(f"{value} {list(_dims(graph, value))}" for value in node.input if value)
-    return ModelError(name, "unsupported-operator", f"{operator} of {operands} is not supported: {reason}")
+    return ModelError(name, "unsupported-operator", f"{operator_of(node)} of {operands} is not supported: {reason}")
 
 
 def _info(graph: Graph, value: str, name: str) -> TensorInfo:

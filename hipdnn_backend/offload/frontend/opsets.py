@@ -8,8 +8,9 @@ import onnx
 from onnx import inliner, version_converter
 
 from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend.building import build
-from hipdnn_backend.offload.frontend.graph import Graph, subgraphs
+from hipdnn_backend.offload.frontend.graph import Graph, captures, subgraphs
 
 __all__ = ["COMMON_OPSET", "convert", "inline_functions"]
 
@@ -34,7 +35,25 @@ def inline_functions(graph: Graph, functions: Sequence[onnx.FunctionProto]) -> G
         model = inliner.inline_local_functions(graph.to_proto(functions=functions), convert_version=True)
     except (RuntimeError, ValueError) as error:
         raise ModelError(graph.name, "functions", f"the model's functions cannot be inlined: {error}") from error
-    return _rebuilt(graph, model)
+    result = _rebuilt(graph, model)
+    called = {(function.domain, function.name) for function in functions}
+    _note_calls([node for node in graph.nodes if (node.domain, node.op_type) in called], graph, result)
+    return result
+
+
+def _note_calls(calls: Sequence[onnx.NodeProto], before: Graph, after: Graph) -> None:
+    """Note which nodes became of each call: those on the way to its results from values that were there before."""
+    outer = {name for node in before.nodes for name in node.output} | before.inputs.keys() | before.constants.keys()
+    owners = {name: call.name for call in calls for name in call.output if name}
+    made: dict[str, list[str]] = {call.name: [] for call in calls}
+    for node in reversed(after.nodes):
+        owner = next((owners[name] for name in node.output if name in owners), None)
+        if owner is not None:
+            made[owner].insert(0, node.name)
+            owners.update((name, owner) for name in {*node.input, *captures(node)} - outer)
+    for call, nodes in made.items():
+        # Of a node that has the call's own name nothing needs to be said: it is there.
+        after.absorbed[call] = Absorbed(Became.INLINED, tuple(nodes))
 
 
 def convert(graph: Graph) -> Graph:
@@ -66,7 +85,7 @@ def _rebuilt(graph: Graph, model: onnx.ModelProto) -> Graph:
     outside = {name: array for name, array in graph.constants.items() if not graph.is_small(name)}
     result = build(model, None, outside)
     result.constants.update(outside)
-    result.absorbed = graph.absorbed
+    result.sources, result.absorbed = graph.sources, graph.absorbed
     for old, new in zip(graph.outputs, result.outputs, strict=True):
         new.name = old.name
     return result

@@ -15,6 +15,7 @@ import onnx
 from onnx import helper
 
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
+from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, Graph, TensorType, attributes, rename
 
 __all__ = ["Builder", "Rule", "apply_rules", "rewrites", "rules"]
@@ -110,7 +111,7 @@ class Builder:
 
     def take_over(self, node: onnx.NodeProto) -> None:
         """What is emitted from now on is another node's work, which does the source node's too."""
-        self.graph.absorbed[self.node.name] = node.name
+        self.graph.absorbed[self.node.name] = Absorbed(Became.MERGED, (node.name,))
         self._source = node.name
 
     def fail(self, rule: str, reason: str) -> ModelError:
@@ -173,7 +174,7 @@ def apply_rules(graph: Graph, left: Collection[str] = ()) -> bool:
         nodes, values = replaced
         result.extend(nodes)
         if not nodes:
-            graph.absorbed.setdefault(node.name, "")
+            graph.absorbed.setdefault(node.name, Absorbed(Became.IDENTITY))
         names.update((old, new) for old, new in zip(node.output, values, strict=False) if old)
     graph.nodes = result
     for output in graph.outputs:

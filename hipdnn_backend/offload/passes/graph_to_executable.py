@@ -109,7 +109,6 @@ class _Job:
 @dataclass(frozen=True)
 class _Built:
     plan: Plan
-    name: str
     seconds: float
 
 
@@ -254,25 +253,22 @@ class _Compiler:
         if not wanted:
             return {}
         errors: dict[Key, EngineError] = {}
+        tell = self._session.options.progress
         pool = ThreadPoolExecutor(min(self._session.options.threads, len(wanted)), "hipdnn-compile")
         try:
             futures = {pool.submit(_build, job): job for job in wanted.values()}
             for done, future in enumerate(as_completed(futures), start=1):
-                job = futures[future]
-                try:
-                    self._built[job.key] = future.result()
-                except EngineError as error:
-                    errors[job.key] = error
-                self._tell(done, len(futures), job)
+                job, (made, seconds) = futures[future], future.result()
+                if isinstance(made, EngineError):
+                    errors[job.key] = made
+                else:
+                    self._built[job.key] = _Built(made, seconds)
+                if tell is not None:
+                    why = str(made) if isinstance(made, EngineError) else ""
+                    tell(Progress(done, len(futures), job.translation.graph.name, job.engine.name, seconds, why))
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
         return errors
-
-    def _tell(self, done: int, total: int, job: _Job) -> None:
-        if self._session.options.progress is not None:
-            seconds = self._built[job.key].seconds if job.key in self._built else 0.0
-            name = job.translation.graph.name
-            self._session.options.progress(Progress(done, total, name, job.engine.name, seconds))
 
     # ---- from plans to executables
 
@@ -329,10 +325,14 @@ def _carries_onnx(region: Region) -> bool:
     return any(is_operator(op, OPERATOR) for op in region.ops)
 
 
-def _build(job: _Job) -> _Built:
+def _build(job: _Job) -> tuple[Plan | EngineError, float]:
+    """The plan or why there is none, and the seconds that this took."""
     start = time.perf_counter()
-    plan = job.engine.build(encode_graph(job.translation.graph), EngineConfig(engine_id=job.engine.id))
-    return _Built(plan, job.translation.graph.name, time.perf_counter() - start)
+    try:
+        made = job.engine.build(encode_graph(job.translation.graph), EngineConfig(engine_id=job.engine.id))
+    except EngineError as error:
+        made = error
+    return made, time.perf_counter() - start
 
 
 def _executable(op: Operation, name: str) -> None:

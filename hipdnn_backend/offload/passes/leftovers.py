@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hipdnn_backend.offload.passes.concat import CONCAT, concat_of, is_in_place
-from hipdnn_backend.offload.passes.graph import LITERAL, FunctionGraph, bits, can_cross, functions, mask_of
+from hipdnn_backend.offload.passes.graph import (
+    LITERAL,
+    FunctionGraph,
+    bits,
+    can_cross,
+    functions,
+    mask_of,
+    source_names,
+)
 from hipdnn_backend.offload.passes.offload import outline_groups
 from hipdnn_backend.offload.passes.regions import (
     EXECUTABLE,
@@ -54,12 +62,12 @@ def outline_leftovers(module: Any, session: Session) -> None:
             if node.name in RESHAPES and not any(group >> node.number & 1 for group in groups)
         ]
         concats = [node for node in graph.nodes if is_in_place(graph, node)]
+        session.report.views += [source_names(op.location) for op in (*views, *(node.op for node in concats))]
         outline_groups(graph, groups, custom=True)
         for op in views:
             view_of(op)
         for node in concats:
             concat_of(graph, node)
-        session.report.views += len(views) + len(concats)
     erase_dead(module)
 
 

@@ -17,6 +17,7 @@ from tests.support.filecheck import check_ir
 
 TWO_CONVS = Path(__file__).parents[2] / "data/offload/two_convs.mlir"
 EpOpt = Callable[..., Result]
+MAIN = "from fusilli_plugin.cli.entry import hipdnn_ep_opt; hipdnn_ep_opt()"
 
 
 @pytest.fixture
@@ -134,6 +135,7 @@ def test_a_failing_pass_leaves_a_reproducer_that_the_tool_reads(run: EpOpt, tmp_
     [
         ("os.abort()", 2, "Error: MLIR ended the process (SIGABRT)"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 2, "Error: MLIR ended the process (SIGSEGV)"),
+        ("(os.kill(os.getppid(), 2), os.abort())", 130, ""),
         ("sys.exit(7)", 7, ""),
     ],
 )
@@ -149,7 +151,25 @@ def test_the_end_of_the_process_is_told(what: str, status: int, said: str) -> No
 
 
 def test_a_closed_standard_input_is_empty() -> None:
-    command = [sys.executable, "-m", "fusilli_plugin.cli.ep_opt", "--cse"]
+    command = [sys.executable, "-c", MAIN, "--cse"]
     done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0, done.stderr
+
+
+def test_output_that_is_lost_is_told(tmp_path: Path) -> None:
+    def ended(redirection: str, *args: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", MAIN, *map(str, args)]
+        shell = ["bash", "-c", f'"$@" {redirection}; exit ${{PIPESTATUS[0]}}', "sh", *command]
+        return subprocess.run(shell, capture_output=True, text=True, timeout=60)
+
+    for args in (("--help",), ("--version",), (TWO_CONVS,)):
+        closed = ended(">&-", *args)
+        assert (closed.returncode, closed.stderr) == (
+            2, "Error: standard output is closed, so what was to be printed is lost\n"
+        )  # fmt: skip
+        gone = ended("| true", *args)
+        assert (gone.returncode, gone.stderr) in ((141, ""), (0, ""))  # 0: it was faster than the reader's end
+    written = ended(">&-", TWO_CONVS, "-o", tmp_path / "out.mlir")
+    assert (written.returncode, written.stderr) == (0, "")
+    assert "func.func @two_convs" in (tmp_path / "out.mlir").read_text()

@@ -111,19 +111,32 @@ def test_bugs_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(CliRunner().invoke(cli, ["cache", "stats"]).exception, ZeroDivisionError)
 
 
-def test_a_closed_pipe_ends_quietly() -> None:
+LOST = "standard output is closed, so what was to be printed is lost"
+PRINTING = (["cache", "stats"], ["cache", "--help"], ["--help"], ["--version"])
+
+
+@pytest.mark.parametrize("args", PRINTING)
+def test_a_closed_pipe_ends_quietly(args: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
-    code = "from fusilli_plugin.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "cache", "stats"], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60
-    )
+    command = [sys.executable, "-c", CODE, *args]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(write)
     assert done.returncode == 141
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("descriptor", [0, 1, 2])
+@pytest.mark.parametrize("args", PRINTING)
+def test_a_standard_output_that_cannot_be_written_is_told(args: list[str]) -> None:
+    full = ["bash", "-c", 'exec "$@" >/dev/full', "sh"]
+    closed = ["bash", "-c", 'exec "$@" >&-', "sh"]
+    for shell, why in ((full, "[Errno 28] No space left on device"), (closed, LOST)):
+        done = subprocess.run([*shell, sys.executable, "-c", CODE, *args], capture_output=True, text=True, timeout=60)
+        assert done.stderr == f"Error: {why}\n"
+        assert done.returncode == 2
+
+
+@pytest.mark.parametrize("descriptor", [0, 2])
 def test_a_closed_standard_file_is_no_error(descriptor: int) -> None:
     code = f"import os, sys; os.close({descriptor}); os.execv(sys.executable, [sys.executable, '-c', *sys.argv[1:]])"
     args = ["run", "-", "--device", "cpu"] if descriptor == 0 else ["cache", "stats"]
@@ -138,6 +151,36 @@ def test_a_target_list_that_names_nothing_is_a_usage_error(fusilli: Callable[...
     result = fusilli("inspect", tmp_path / "g.json", "--target", " , ")
     assert result.exit_code == 2
     assert "it names nothing" in result.stderr
+
+
+@pytest.mark.parametrize("module", ["click", "fusilli_plugin.cli.main", "fusilli_plugin.cli.cache"])
+def test_an_interrupt_of_an_import_ends_quietly(module: str) -> None:
+    code = f"""if True:
+        import os, signal, sys
+
+        class Interrupting:
+            def find_spec(self, name, *_):
+                if name == {module!r}:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        sys.meta_path.insert(0, Interrupting())
+        {CODE}"""
+    command = [sys.executable, "-c", code, "cache", "stats"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_an_interrupt_at_the_end_ends_quietly() -> None:
+    code = f"import atexit, signal; atexit.register(signal.raise_signal, signal.SIGINT); {CODE}"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    shell = ["bash", "-c", 'trap "" INT; exec "$@"', "sh"]
+    done = subprocess.run([*shell, sys.executable, "-c", f"import signal; signal.raise_signal(2); {CODE}", "--version"],
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert done.stdout == f"fusilli, version {__version__}\n"
 
 
 def test_an_interrupt_ends_quietly() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -101,6 +102,60 @@ def test_a_wrong_graph_is_named(fusilli: Fusilli, model: Path, monkeypatch: pyte
     result = fusilli("run", model, "--device", "cpu", "--check")
     assert result.exit_code == 1
     assert "the first graph that is wrong: step 1 hipdnn_graph_1" in result.stderr
+
+
+def small_model(path: Path, nodes: list[onnx.NodeProto], outputs: str, **constants: Any) -> Path:
+    """A model of float32 tensors x and its outputs, all [2, 3]."""
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in ("x", *outputs)]
+    initializers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = onnx.helper.make_graph(nodes, "small", values[:1], values[1:], initializers)
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets), path)
+    return path
+
+
+RANDOM = {
+    "noise": ([("RandomNormal", "", "r", {"shape": [2, 3]}), ("Add", "a r", "b", {})], {}),
+    "noise_like": ([("RandomUniformLike", "a", "r", {}), ("Add", "a r", "b", {})], {}),
+    "coin": ([("Bernoulli", "chances", "b", {})], {"chances": np.full((2, 3), 0.5, np.float32)}),
+    "drop": ([("Dropout", "a ratio train", "b", {})], {"ratio": np.float32(0.5), "train": np.array(True)}),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_what_depends_on_random_nodes_is_not_compared(fusilli: Fusilli, tmp_path: Path, name: str) -> None:
+    parts, constants = RANDOM[name]
+    make = onnx.helper.make_node
+    random = [make(op, i.split(), [o], name if not n else f"{name}_{n}", **g) for n, (op, i, o, g) in enumerate(parts)]
+    # z has the dims of the random values, and is compared all the same
+    nodes = [make("Relu", ["x"], ["a"], "relu"), *random, make("Tanh", ["b"], ["y"], "tanh"), make("Exp", ["a"], ["z"])]
+    path = small_model(tmp_path / "m.onnx", nodes, "yz", **constants)
+    result = fusilli("run", path, "--device", "cpu", "--check", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["random"] == {name: parts[0][0]}
+    assert document["ok"] is True
+    assert {each["value"] for each in document["checked"]} >= {"z"}
+    assert not {each["value"] for each in document["checked"]} & {"y", "b", "r"}
+    table = fusilli("run", path, "--device", "cpu", "--check").stdout
+    assert f"not compared is what depends on random nodes: {name} ({parts[0][0]})" in table
+
+
+def test_a_model_that_is_random_as_a_whole_is_not_called_right(fusilli: Fusilli, tmp_path: Path) -> None:
+    node = onnx.helper.make_node("RandomNormalLike", ["x"], ["y"], "noise")
+    result = fusilli("run", small_model(tmp_path / "m.onnx", [node], "y"), "--device", "cpu", "--check")
+    assert result.exit_code == 2
+    assert "nothing can be compared: every result depends on random nodes: noise (RandomNormalLike)" in result.stderr
+
+
+def test_a_model_of_an_execution_provider_is_told(fusilli: Fusilli, tmp_path: Path) -> None:
+    node = onnx.helper.make_node("EPContext", ["x"], ["y"], "code", domain="com.microsoft", source="AcmeProvider")
+    path = small_model(tmp_path / "m.onnx", [node], "y")
+    for command in (("run", "--device", "cpu"), ("explain", "--target", "gfx942"), ("plan",)):
+        result = fusilli(command[0], path, *command[1:])
+        assert result.exit_code == 2
+        assert "code: EPContext: the model holds code that AcmeProvider compiled for ONNX Runtime" in result.stderr
+        assert "give the model that it was made from" in result.stderr
 
 
 def test_a_compiled_model_runs(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
@@ -262,6 +317,41 @@ def test_arrays_that_do_not_fit(
     assert message in result.stderr
 
 
+def test_all_that_is_wrong_with_the_arguments_is_told_before_the_work(
+    fusilli: Fusilli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the model was imported")
+
+    make, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    inputs = [value("x", 1, ["batch", 3]), value("m", 1, ["batch", "n"]), value("i", 7, [2]), value("s", 1, [])]
+    graph = onnx.helper.make_graph([make("Relu", ["x"], ["y"])], "g", inputs, [value("y", 1, ["batch", 3])])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "m.onnx")
+    arrays = {"x": np.zeros((2, 4), np.float32), "m": np.zeros((2, 2), np.float32), "i": np.zeros(2), "v": np.zeros(1)}
+    save(tmp_path / "in.npz", arrays)
+    monkeypatch.setattr("hipdnn_backend.offload.frontend.loading.build", never)
+    run = ("run", tmp_path / "m.onnx", "--device", "cpu", "--dim", "bach=2", "--input", "q=1")
+    result = fusilli(*run, "--inputs", tmp_path / "in.npz")
+    assert result.exit_code == 2
+    problems = [
+        "q: the model has no such input to bind; its inputs are x, m, i, s",
+        "bach: no input has a dim of this name (did you mean batch?); symbolic dims are: batch, n",
+        "x: dim 0 ('batch') of the input [batch, 3] is not fixed",
+        "m: dim 1 ('n') of the input [batch, n] is not fixed",
+        "no array for ['s']; the inputs of 'm.onnx' are ['x', 'm', 'i', 's']",
+        "['v'] is no input",
+        "'x' has shape (2, 4), the input's dims are (batch, 3)",
+        "'i' has dtype float64, the input's is int64; use astype",
+    ]
+    assert [problem for problem in problems if problem not in result.stderr] == []
+    assert result.stderr.count("'batch'") == 2  # told once of x, and of what --dim would be, not again of m
+    alone = fusilli(*run)
+    assert alone.exit_code == 2
+    assert [problem for problem in problems[:4] if problem not in alone.stderr] == []
+    assert "array" not in alone.stderr
+
+
 def test_channels_last_between_graphs(fusilli: Fusilli, tmp_path: Path) -> None:
     """Another order in memory: every graph is right, and the report says so."""
     onnx.save(onnx_models.small_cnn(), tmp_path / "cnn.onnx")
@@ -279,8 +369,11 @@ def test_explain_tells_of_each_node_without_a_compile(fusilli: Fusilli, model: P
     result = fusilli("explain", model, "--target", "gfx942", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    told = {node for group in document["groups"] for node in group["nodes"]} | set(document["absorbed"])
-    assert told == {node.name for node in PROTO.graph.node}
+    assert [each["node"] for each in document["nodes"]] == [node.name for node in PROTO.graph.node]
+    for each in document["nodes"]:
+        assert each["became"] == "graph"
+        (number,) = each["graphs"]
+        assert each["node"] in document["groups"][number]["nodes"]
     assert {group["engine"] for group in document["groups"]} == {"FUSILLI_ENGINE"}
     assert document["target"] == "gfx942"
     table = fusilli("explain", model, "--device", "cpu")
@@ -288,6 +381,64 @@ def test_explain_tells_of_each_node_without_a_compile(fusilli: Fusilli, model: P
     both = fusilli("explain", model, "--device", "cpu", "--target", "gfx942")
     assert both.exit_code == 2
     assert "exclude each other" in both.stderr
+
+
+def strange_model() -> onnx.ModelProto:
+    """A model with a node for each thing that can become of one."""
+    make, tensor = onnx.helper.make_node, onnx.numpy_helper.from_array
+    float_, opset = onnx.TensorProto.FLOAT, [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("own", 1)]
+    twice = onnx.helper.make_function(
+        "own", "Twice", ["a"], ["c"], [make("Tanh", ["a"], ["b"], "first"), make("Neg", ["b"], ["c"], "second")], opset
+    )
+    inner = onnx.helper.make_tensor_value_info("i", float_, None)
+    then = onnx.helper.make_graph([make("Exp", ["m"], ["i"], "in_then")], "then", [], [inner])
+    other = onnx.helper.make_graph([make("Abs", ["m"], ["i"], "in_else")], "else", [], [inner])
+    nodes = [
+        make("Conv", ["x", "w"], ["c"], "conv"),
+        make("BatchNormalization", ["c", "one", "one", "one", "one"], ["n"], "norm"),
+        make("Twice", ["n"], ["t"], "call", domain="own"),
+        make("Identity", ["t"], ["m"], "same"),
+        make("If", ["yes"], ["f"], "choice", then_branch=then, else_branch=other),
+        make("Shape", ["f"], ["s"], "shape"),
+        make("Sigmoid", ["x"], ["u"], "unused"),
+        make("Relu", ["f"], ["r1"], "relu"),
+        make("Relu", ["f"], ["r2"], "relu_again"),
+        make("Mul", ["r1", "r2"], ["p"], "product"),
+        make("Reshape", ["p", "s"], ["y"], "reshape"),
+        make("Reshape", ["x", "flat"], ["z"], "flatten"),
+    ]
+    one = np.ones(4, np.float32)
+    constants = {"w": np.ones((4, 3, 1, 1), np.float32), "one": one, "yes": np.array(True), "flat": np.array([24, 2])}
+    x, y = (onnx.helper.make_tensor_value_info(n, float_, d) for n, d in (("x", [2, 3, 2, 4]), ("y", [2, 4, 2, 4])))
+    z = onnx.helper.make_tensor_value_info("z", float_, [24, 2])
+    graph = onnx.helper.make_graph(nodes, "strange", [x], [y, z], [tensor(a, n) for n, a in constants.items()])
+    return onnx.helper.make_model(graph, opset_imports=opset, functions=[twice])
+
+
+def test_every_node_of_a_model_is_told_of(fusilli: Fusilli, tmp_path: Path) -> None:
+    onnx.save(strange_model(), tmp_path / "m.onnx")
+    result = fusilli("explain", tmp_path / "m.onnx", "--target", "cpu", "--json")
+    assert result.exit_code == 0, result.output
+    told = {each["node"]: each for each in json.loads(result.stdout)["nodes"]}
+    expected = {
+        "conv": "graph", "norm": "merged", "call": "inlined", "same": "identity", "choice": "graph", "in_then": "body",
+        "in_else": "body", "shape": "folded", "unused": "unused", "relu": "graph", "relu_again": "graph",
+        "product": "graph", "reshape": "identity", "flatten": "view", "first__1": "graph", "second__1": "graph",
+    }  # fmt: skip
+    assert {node: each["became"] for node, each in told.items()} == expected
+    assert told["norm"]["into"] == ["conv"]
+    assert told["call"]["into"] == ["first__1", "second__1"]
+    assert told["in_then"]["into"] == ["choice"]
+    assert told["call"]["operator"] == "own.Twice"
+    table = fusilli("explain", tmp_path / "m.onnx", "--target", "cpu").stdout
+    for line in (r"its work is done by conv +1 +norm", r"no output needs it +1 +unused", r"in the body of choice +2 "):
+        assert re.search(line, table)
+    html = tmp_path / "r.html"
+    run = fusilli("run", tmp_path / "m.onnx", "--device", "cpu", "--report", html, "--json")
+    assert run.exit_code == 0, run.output
+    ran = {each["node"]: each["became"] for each in json.loads(run.stdout)["nodes"]}
+    assert ran == expected
+    assert "<td>its work is done by conv</td>" in html.read_text()
 
 
 def test_explain_of_a_node_that_hipdnn_lacks_says_why(fusilli: Fusilli, tmp_path: Path) -> None:

@@ -232,6 +232,23 @@ def test_a_group_with_a_batch_dim_is_compiled_per_shape(caplog: pytest.LogCaptur
     assert list(fusilli_plugin.ep_report(made).specialisations.values()) == [4]
 
 
+def test_dims_that_the_model_has_not_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    made = session(conv_relu(batch="batch"), dims="batch=2,bach=3,height=4")
+    assert fusilli_plugin.ep_report(made).claimed == 2
+    warned = [record.getMessage() for record in caplog.records if "option 'dims'" in record.getMessage()]
+    assert warned == [
+        f"option 'dims' of HipDNNExecutionProvider: no dim without a size is called '{name}'{hint}; in model "
+        "'conv_relu' there are: batch"
+        for name, hint in (("bach", " (did you mean batch?)"), ("height", ""))
+    ]
+    caplog.clear()
+    session(conv_relu(batch="batch"), dims="batch=2")
+    session(add(), dims="n=1")
+    assert [
+        "there are: none" in record.getMessage() for record in caplog.records if "'dims'" in record.getMessage()
+    ] == [True]
+
+
 def test_a_shape_that_does_not_fit_is_an_error_with_the_nodes_names() -> None:
     model = Model("product")
     made = session(

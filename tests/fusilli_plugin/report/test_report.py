@@ -54,6 +54,11 @@ def test_rows_say_what_each_step_is() -> None:
     assert (add.dispatches, add.moved, add.workspace, add.compile_seconds) == (2, 72, 100, 1.5)
     assert add.declined == {"OTHER": "n0: f32 only [dtype]"}
     assert (relu.kind, relu.label, relu.equal_to, relu.dispatches) == ("custom", "collapse", "add", None)
+    assert [row.title for row in (add, relu, copy)] == ["add", "relu (custom)", "copy y to z"]
+    assert [replace(row, once=True).title for row in (add, relu)] == [
+        "add (once, at load)",
+        "relu (custom) (once, at load)",
+    ]
     assert (copy.kind, copy.name, copy.engine, copy.moved, copy.seconds) == ("copy", "copy y to z", "", 48, 3.0)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from onnx import helper, numpy_helper
 
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.ort_engine import OnnxRuntimeEngine
+from hipdnn_backend.errors import EngineError
 from hipdnn_backend.interpreter import InputError
 from hipdnn_backend.offload import Model, compile_model, load
 from hipdnn_backend.offload.errors import OffloadError
@@ -69,6 +72,22 @@ def test_it_says_what_it_is(model: Model) -> None:
         model.run({given.name: np.zeros((5, 64), np.float32)})
 
 
+def test_a_saved_plan_that_does_not_bind_is_named_with_its_file(saved: Path) -> None:
+    with zipfile.ZipFile(saved) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(members["manifest.json"])
+    manifest["variants"][0]["plans"].reverse()
+    members["manifest.json"] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(saved, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    plan = manifest["variants"][0]["plans"][0][1]
+    with load(saved, device="cpu", engines=[FusilliEngine("cpu")]) as damaged:
+        for _ in range(2):
+            with pytest.raises(EngineError, match=f"{saved}: plan 0 in blobs/{plan}: graph 'hipdnn_graph_0': bind: "):
+                damaged.run(FEEDS)
+
+
 def test_a_saved_model_gives_the_same_bits(model: Model, saved: Path) -> None:
     never = FusilliEngine("cpu", options=replace(Options.from_env(), compile=CompileMode.NEVER))
     with load(saved, device="cpu", engines=[never]) as restored:
@@ -80,6 +99,7 @@ def test_a_saved_model_gives_the_same_bits(model: Model, saved: Path) -> None:
 
 _BLOCKED = """
 import sys
+import zipfile
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):

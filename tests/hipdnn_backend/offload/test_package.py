@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from hipdnn_backend.engine import Engine
+from hipdnn_backend.interpreter import InputError
 from hipdnn_backend.offload import load
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.package import Package, PackageError, SavedPlan, Variant, is_package, save_package
@@ -193,8 +194,8 @@ def edited(path: Path, edit: Edit) -> Path:
         (lambda m: m.update(version=2), "version 2 of a saved model is unknown, this reads 1"),
         (lambda m: m.update(variants=[]), "no variants"),
         (lambda m: m.update(variants=[{}]), "a variant has no target"),
-        (lambda m: m["variants"][0].pop("program"), "damaged: target cpu: KeyError: 'program'"),
-        (lambda m: m["variants"][0]["program"].update(arena=1), "damaged: target cpu: the memory plan"),
+        (lambda m: m["variants"][0].pop("program"), "damaged: manifest.json, target cpu: KeyError: 'program'"),
+        (lambda m: m["variants"][0]["program"].update(arena=1), "damaged: manifest.json, target cpu: the memory plan"),
         (lambda m: m["variants"][0]["program"].update(version=7), "version 7 of a program"),
         (lambda m: m["variants"][0].update(plans=[]), "needs 2 plans, the file has 0"),
         (lambda m: m["variants"][0].update(plans=[["A", 5]]), "TypeError: 5 is no string"),
@@ -234,5 +235,18 @@ def test_damaged_bytes_are_found(saved: Path) -> None:
 def test_a_plan_that_does_not_restore(saved: Path) -> None:
     bad = replace(variant(), plans=(SavedPlan("FAKE_ENGINE", b"rubbish"),) * 2)
     save_package(saved, "two", [bad])
-    with pytest.raises(PackageError, match="plan 0 of target cpu: FAKE_ENGINE: the payload is damaged"):
+    with pytest.raises(
+        PackageError,
+        match=rf"{saved}: plan 0 in blobs/[0-9a-f]{{64}} of target cpu: FAKE_ENGINE: the payload is damaged",
+    ):
         load(saved, device="cpu", engines=[Portable()])
+
+
+def test_a_plan_that_does_not_fit_its_graph_is_named_with_its_file(saved: Path) -> None:
+    def less_workspace(manifest: dict[str, Any]) -> None:
+        manifest["variants"][0]["program"]["graphs"][0]["workspace"] = 99
+
+    path = edited(saved, less_workspace)
+    message = rf"{path}: plan 0 in blobs/[0-9a-f]{{64}}: graph 'add': its plan needs 100 bytes of workspace"
+    with pytest.raises(InputError, match=message):
+        load(path, device="cpu", engines=[Portable()])

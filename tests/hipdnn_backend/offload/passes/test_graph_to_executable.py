@@ -58,6 +58,20 @@ def test_progress_is_told_after_each_graph() -> None:
     run_text(chain("relu", "tanh", "relu"), engines=[FakeEngine()], options=options)
     assert [(each.done, each.total) for each in told] == [(1, 2), (2, 2)]
     assert {each.name for each in told} == {"relu0", "tanh1"}
+    assert all(not each.error and str(each).startswith(f"compiled {each.done} of 2: ") for each in told)
+
+
+def test_progress_says_what_does_not_compile() -> None:
+    told: list[Progress] = []
+    first = FakeEngine(name="FIRST", fail=lambda _graph: "out of registers\nat r7")
+    run_text(chain("relu"), engines=[first, FakeEngine(name="SECOND")], options=OffloadOptions(progress=told.append))
+    refused, compiled = told
+    assert (refused.engine, compiled.engine) == ("FIRST", "SECOND")
+    assert "out of registers" in refused.error
+    assert str(refused).startswith("not compiled, 1 of 1: relu0, ")
+    assert "out of registers" in str(refused)
+    assert "r7" not in str(refused)
+    assert str(compiled).startswith("compiled 1 of 1: relu0, ")
 
 
 def test_what_one_engine_fails_to_compile_goes_to_the_next() -> None:

@@ -119,7 +119,7 @@ def test_reshapes_at_the_edge_of_a_run_become_views() -> None:
         CHECK-NEXT: return [[C]]
         """,  # noqa: E501 - one operation a line
     )
-    assert session.report.views == 2
+    assert len(session.report.views) == 2
 
 
 def test_a_list_of_tensors_goes_into_the_region() -> None:
