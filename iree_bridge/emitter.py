@@ -32,7 +32,7 @@ from iree_bridge.variants import Variant, choose
 
 __all__ = ["EMITTER_VERSION", "RULES", "EmittedModule", "Emitter", "Value", "emit_module", "rule"]
 
-EMITTER_VERSION = 4
+EMITTER_VERSION = 5
 """Part of the first-level cache key: raise it when the same graph is emitted differently."""
 
 

@@ -44,6 +44,13 @@ _X86_CPUS: Final = (
     "znver1", "znver2", "znver3", "znver4", "znver5",
 )  # fmt: skip
 
+_X86_128_BITS: Final = frozenset(("generic", "x86-64", "x86-64-v2", "nehalem", "westmere"))
+_X86_512_BITS: Final = frozenset((
+    "x86-64-v4", "skylake-avx512", "cascadelake", "cooperlake", "cannonlake", "icelake-client", "icelake-server",
+    "rocketlake", "tigerlake", "sapphirerapids", "emeraldrapids", "graniterapids", "diamondrapids", "znver4", "znver5",
+))  # fmt: skip
+_X86_256_BITS: Final = frozenset(_X86_CPUS) - _X86_128_BITS - _X86_512_BITS
+
 # The pass pipeline and the layout flags are more than tuning: with a part of them NHWC f16 convolutions whose permutes
 # are not sunk through the padding were miscompiled (seen on a CUDA device, where it could be run).
 _GPU_FLAGS: Final = (
@@ -126,6 +133,14 @@ class Target:
     def device(self) -> str:
         """Name of a device that such code runs on: ``hip``, ``cuda`` or ``cpu``."""
         return {"rocm": "hip", "cuda": "cuda"}.get(self.backend, "cpu")
+
+    @property
+    def vector_bytes(self) -> int:
+        """Of a CPU target: the size of its vector registers."""
+        features = self.features.split(",")
+        if "avx512f" in features or self.arch in _X86_512_BITS:
+            return 64
+        return 32 if "avx" in features or self.arch in _X86_256_BITS else 16
 
     def flags(self) -> tuple[str, ...]:
         """The compiler flags of this target, in order."""

@@ -24,39 +24,17 @@ from graph_api.layout import stride_order
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode
 from iree_bridge.emit._conv_depthwise import depthwise
 from iree_bridge.emit._conv_frame import cropped, met
-from iree_bridge.emit._linalg import Code, Operand, generic
+from iree_bridge.emit._linalg import Operand, generic
+from iree_bridge.emit._products_cpu import by_columns, by_panels, kernel_of
 from iree_bridge.emitter import Emitter, Value
 from iree_bridge.types import builtin_tensor
 
-__all__ = ["as_computed", "forward"]
+__all__ = ["forward"]
 
-_HALF: Final = (DataType.HALF, DataType.BFLOAT16)
-_WIDTHS: Final = (16, 8)
-"""Elements of a panel's row, the best first."""
 _FEW: Final = 8
 """Filters that are too few for a matrix of what they meet."""
-_ROWS: Final = 64
-"""Most rows of one tile."""
-_STEP: Final = 4
-"""Taps that one step of the inner loop takes."""
-_COLUMNS: Final = 112
-"""Most columns of one tile."""
-_PANELS: Final = 64
-"""Elements of the rows of most panels of one tile."""
 _MATRIX: Final = 1 << 26
 """Bytes that the matrix of places may have; a larger one is made and multiplied in parts."""
-_TILES: Final = 32
-"""Tiles that a product is cut into at least, if it can be: work for the threads."""
-
-
-def as_computed(e: Emitter, value: Value) -> Value:
-    """f16 and bf16 operands as f32 on the CPU.
-
-    A kernel of their own makes them, so that the inner loop of the convolution has one element type.
-    """
-    if e.target.is_gpu or value.dtype not in _HALF:
-        return value
-    return e.barrier(e.cast(value, DataType.FLOAT))
 
 
 def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None:
@@ -141,7 +119,7 @@ def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
     made = []
     for rows in conv.parts():
         matrix = _matrix(e, conv, image, rows, last=True)
-        y = _by_panels(e, e.reshape(matrix, (math.prod(matrix.dims) // conv.taps, conv.taps)), panels)
+        y = by_panels(e, e.reshape(matrix, (math.prod(matrix.dims) // conv.taps, conv.taps)), panels)
         y = e.slice(e.reshape(y, (y.dims[0], math.prod(y.dims[1:]))), 1, 0, conv.k)
         made.append(e.reshape(y, (conv.n, len(rows), *conv.out[1:], conv.k)))
     return e.permute(_joined(e, made, 1), conv.axes_first)
@@ -150,16 +128,17 @@ def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
 def _channels_first(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
     image, filters = _framed(e, conv, x), e.reshape(w, (conv.k, conv.taps))
     lead = (conv.n,) if conv.n > 1 else ()
-    width = 0 if conv.is_point else next((width for width in _WIDTHS if conv.out[-1] % width == 0), 0)
+    widths = () if conv.is_point else kernel_of(e.target).widths[:-1]
+    width = next((width for width in widths if conv.out[-1] % width == 0), 0)
     made = []
     for rows in conv.parts():
         out = (len(rows), *conv.out[1:])
         matrix = _matrix(e, conv, image, rows, last=False, width=width)
         if width:
-            y = _by_panels(e, filters, e.reshape(matrix, (*lead, math.prod(out) // width, conv.taps, width)))
+            y = by_panels(e, filters, e.reshape(matrix, (*lead, math.prod(out) // width, conv.taps, width)))
             y = e.reshape(y, (conv.n, conv.k, *out[:-1], out[-1] // width, width))
         else:
-            y = _product(e, filters, e.reshape(matrix, (*lead, conv.taps, math.prod(out))))
+            y = by_columns(e, filters, e.reshape(matrix, (*lead, conv.taps, math.prod(out))))
         made.append(e.reshape(y, (conv.n, conv.k, *out)))
     return _joined(e, made, 2)
 
@@ -237,88 +216,8 @@ def _joined(e: Emitter, parts: Sequence[Value], axis: int) -> Value:
 def _panels(e: Emitter, w: Value) -> Value:
     """w [K, C, window...] as [panels, window... and C, width]; filters of 0 fill the last panel."""
     k, c, *window = w.dims
-    width = next((width for width in _WIDTHS if k % width == 0), _WIDTHS[-1])
+    width = kernel_of(e.target).width(k)
     w = e.pad(w, [(0, -k % width), *[(0, 0)] * (len(w.dims) - 1)])
     split = e.reshape(w, (w.dims[0] // width, width, c, *window))
     split = e.permute(split, (0, *range(3, 3 + len(window)), 2, 1))
     return e.reshape(e.barrier(split), (split.dims[0], c * math.prod(window), width))
-
-
-def _by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
-    """rows [M, taps] times panels [batch..., B, taps, b]: [batch..., M, B, b]."""
-    m, (*lead, count, _, width) = rows.dims[0], panels.dims
-    share = _largest_divisor(count, _PANELS // width)
-    while share > 1 and math.prod(lead) * -(-m // _tile(m, 4, _ROWS)) * (count // share) < _TILES:
-        share = _largest_divisor(count, share - 1)
-    batch = ["d0"] * len(lead)
-    i, b, j, t = (f"d{axis + len(lead)}" for axis in range(4))
-    ones = [1] * len(lead)
-    tile, vector = (*ones, _tile(m, 4, _ROWS), share, width, 0), (*ones, min(m, 4), 1, width, 0)
-    factors = (rows, [i, t]), (panels, [*batch, b, t, j])
-    return _sum_of_products(e, factors, (*lead, m, count, width), tile, vector)
-
-
-def _product(e: Emitter, rows: Value, columns: Value) -> Value:
-    """rows [M, taps] times columns [batch..., taps, P]: [batch..., M, P]."""
-    m, (*lead, _, places) = rows.dims[0], columns.dims
-    batch = ["d0"] * len(lead)
-    i, j, t = (f"d{axis + len(lead)}" for axis in range(3))
-    ones = [1] * len(lead)
-    tile = (*ones, _tile(m, 4, _ROWS), _tile(places, _WIDTHS[0], _COLUMNS), 0)
-    vector = (*ones, min(m, 4), min(places, _WIDTHS[0]), 0)
-    return _sum_of_products(e, ((rows, [i, t]), (columns, [*batch, t, j])), (*lead, m, places), tile, vector)
-
-
-def _sum_of_products(
-    e: Emitter,
-    factors: Sequence[tuple[Value, Sequence[str]]],
-    dims: Sequence[int],
-    tile: Sequence[int],
-    vector: Sequence[int],
-) -> Value:
-    """The sums over the last loop of the products of two factors, each with its index; ``dims`` are the other loops."""
-    types = [builtin_tensor(value.dims, DataType.FLOAT) for value, _ in factors]
-    result = builtin_tensor(dims, DataType.FLOAT)
-    code = Code()
-    total = code.op("addf", "%o", code.op("mulf", "%i0", "%i1", "f32"), "f32")
-    ins = [Operand(name, kind, index) for name, kind, (_, index) in zip(("%a", "%b"), types, factors, strict=True)]
-    begun = Operand("%begun", result, [f"d{i}" for i in range(len(dims))])
-    taps = factors[0][0].dims[-1]
-    step = [*[0] * len(dims), _STEP if taps % _STEP == 0 else 1]
-    attributes = (
-        "{compilation_info = #iree_codegen.compilation_info<lowering_config = #iree_cpu.lowering_config<"
-        f"distribution = {list(tile)}, cache_parallel = {list(tile)}, vector_common_parallel = {list(vector)}, "
-        f"vector_reduction = {step}>, translation_info = #iree_codegen.translation_info<"
-        "pipeline = #iree_cpu.pipeline<DoubleTilingExpert>, {enable_loop_peeling}>>}"
-    )
-    loops = [*["parallel"] * len(dims), "reduction"]
-    lines = [
-        f"func.func private @product(%a: {types[0]}, %b: {types[1]}) -> {result} {{",
-        "  %zero = arith.constant 0.0 : f32",
-        f"  %empty = tensor.empty() : {result}",
-        f"  %begun = linalg.fill ins(%zero : f32) outs(%empty : {result}) -> {result}",
-        *generic("%y", ins, begun, loops, code.lines, total, attributes=attributes),
-        f"  return %y : {result}",
-        "}",
-    ]
-    return e.call("\n".join(lines), [value for value, _ in factors], dims, DataType.FLOAT)
-
-
-def _tile(size: int, step: int, most: int) -> int:
-    """Extent of the tiles of a loop: a multiple of ``step`` up to ``most``, a divisor of the loop's if there is one.
-
-    A short loop that has none is one tile, since a rest would be slower.
-    """
-    if size <= most:
-        return size
-    for tile in range(most // step * step, most // 3, -step):
-        if size % tile == 0:
-            return tile
-    if size <= 2 * most:
-        return size
-    count = -(-size // most)
-    return -(-size // (step * count)) * step
-
-
-def _largest_divisor(value: int, most: int) -> int:
-    return max(divisor for divisor in range(1, most + 1) if value % divisor == 0)

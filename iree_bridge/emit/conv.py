@@ -9,6 +9,7 @@ from graph_api import DataType, TensorAttr
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
 from iree_bridge.emit import _conv_cpu, _conv_generic
 from iree_bridge.emit._conv_frame import cropped, met
+from iree_bridge.emit._products_cpu import as_computed
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import carried
 
@@ -47,7 +48,7 @@ def _operand(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
     widened = value.dtype.bits < dtype.bits or value.dtype.is_float != dtype.is_float
     if e.target.is_gpu and (widened or not tensor.physical.dense):
         return e.barrier(e.cast(value, dtype))
-    return _conv_cpu.as_computed(e, e.cast(value, dtype))
+    return as_computed(e, e.cast(value, dtype))
 
 
 def operand_type(x: DataType, w: DataType, compute: DataType) -> DataType:

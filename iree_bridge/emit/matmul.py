@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from graph_api import DataType, TensorAttr
 from graph_api.ops.matmul import MatmulNode, batch_factors
+from iree_bridge.emit import _products_cpu
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import carried
 
@@ -27,7 +28,8 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
         operand = result = (
             DataType.INT64
         )  # in 32 bits the kernel spills hundreds of registers; the low half is the same
-    e.write(node, "c", product(e, _read(e, a, operand), _read(e, b, operand), result))
+    across = b.physical.order[-1] == len(b.dims) - 2
+    e.write(node, "c", product(e, _read(e, a, operand), _read(e, b, operand), result, across=across))
 
 
 def _read(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
@@ -68,11 +70,14 @@ def matmul_types(a: DataType, b: DataType, compute: DataType, terms: int) -> tup
     return (wide.pop() if narrow else compute), compute
 
 
-def product(e: Emitter, a: Value, b: Value, dtype: DataType) -> Value:
+def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) -> Value:
     """a [batch..., M, K] times b [batch..., K, N] in ``dtype``, repeating the smaller batch dims.
 
     An operand is never repeated in memory: batch dims that only a has become rows of a, those that only b has become
     columns of b.
+
+    Args:
+        across: the columns of b lie one after the other in memory, not its rows.
     """
     factors = batch_factors(a.dims[:-2], b.dims[:-2])
     rank = len(factors)
@@ -85,9 +90,11 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType) -> Value:
     a = _rearrange(e, a, a_split, [*shared_axes, *own_axes, rows, columns], (*lead, a_own * m, k))
     b_split = [*(size for s, _, own in factors for size in (s, own)), k, n]
     b = _rearrange(e, b, b_split, [*shared_axes, rows, *own_axes, columns], (*lead, k, b_own * n))
-    if lead and e.target.is_gpu:
-        a, b = _in_whole_steps(e, a, b)
-    c = e.op("aten.bmm" if lead else "aten.mm", (*lead, a_own * m, b_own * n), dtype, a, b)
+    c = _products_cpu.product(e, a, b, across=across) if dtype is DataType.FLOAT else None
+    if c is None:
+        if lead and e.target.is_gpu:
+            a, b = _in_whole_steps(e, a, b)
+        c = e.op("aten.bmm" if lead else "aten.mm", (*lead, a_own * m, b_own * n), dtype, a, b)
     c_split = [*(f[0] for f in factors), *(f[1] for f in factors), m, *(f[2] for f in factors), n]
     batch_axes = [axis for i in range(rank) for axis in (i, rank + i, 2 * rank + 1 + i)]
     dims = (*(math.prod(factor) for factor in factors), m, n)

@@ -147,7 +147,7 @@ def _fused_mask(t: Elementwise, x: _Operands) -> Value | None:
 def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     x = _operands(e, node)
     t = Elementwise(e, node.compute)
-    scores = product(e, x.q, e.permute(x.k, [0, 1, 3, 2]), node.compute)
+    scores = product(e, x.q, e.permute(x.k, [0, 1, 3, 2]), node.compute, across=True)
     scale = node.constant_scale
     scores = t.mul(scores, _scale_tensor(e, node)) if scale is None else t.scale(scores, scale)
     if x.mask is not None:
@@ -163,7 +163,7 @@ def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     total = _reduce(e, "sum", weights)
     if logit is not None:
         total = t.add(total, t.unary("exp", t.sub(logit, finite)))
-    o = product(e, e.cast(weights, x.v.dtype), x.v, node.compute)
+    o = product(e, e.cast(weights, x.v.dtype), x.v, node.compute, across=False)
     o = t.div(o, t.select(t.compare("eq", total, 0.0), t.constant(1.0, total), total))
     stats = t.add(shift, t.unary("log", total)) if "stats" in node.outputs else total
     return {"o": o, "stats": stats, "max": top, "sum_exp": total}

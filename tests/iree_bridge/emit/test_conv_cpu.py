@@ -20,12 +20,13 @@ from tests.support.filecheck import check_ir
 pytestmark = pytest.mark.mlir
 
 CPU = Target.parse("cpu")
+AVX2 = Target.parse("cpu:x86-64-v3")
 
 
 def test_channels_first_filters_are_rows_and_places_columns() -> None:
     graph = conv_graph("fprop", (1, 8, 20, 20), (32, 8, 3, 3), padding=1).validate()
     check_ir(
-        emit_module(graph, CPU).ir,
+        emit_module(graph, AVX2).ir,
         """
         CHECK-DAG: vector_common_parallel = [4, 16, 0], vector_reduction = [0, 0, 4]
         CHECK-DAG: torch.aten.view %arg2, {{.*}} -> !torch.vtensor<[32,72],f32>
@@ -41,7 +42,7 @@ def test_channels_first_places_lie_in_panels_where_vectors_divide_rows() -> None
     """Else the rows of the matrix, a power of 2 apart, displace each other from the cache."""
     graph = conv_graph("fprop", (2, 8, 12, 16), (32, 8, 3, 3), padding=1).validate()
     check_ir(
-        emit_module(graph, CPU).ir,
+        emit_module(graph, AVX2).ir,
         """
         CHECK: call @matrix_0({{.*}}) : (tensor<2x8x14x18xf32>) -> tensor<2x12x1x8x3x3x16xf32>
         CHECK: call @product_1({{.*}}) : (tensor<32x72xf32>, tensor<2x12x72x16xf32>) -> tensor<2x32x12x16xf32>
@@ -52,7 +53,7 @@ def test_channels_first_places_lie_in_panels_where_vectors_divide_rows() -> None
 def test_channels_last_places_are_rows_and_filters_lie_in_panels() -> None:
     graph = conv_graph("fprop", (2, 8, 20, 20), (24, 8, 3, 3), padding=1, layout="NHWC").validate()
     check_ir(
-        emit_module(graph, CPU).ir,
+        emit_module(graph, AVX2).ir,
         """
         CHECK-DAG: vector_common_parallel = [4, 1, 8, 0], vector_reduction = [0, 0, 0, 4]
         CHECK: torch.aten.permute {{.*}} -> !torch.vtensor<[3,3,3,8,8],f32>
