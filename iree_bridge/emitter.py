@@ -25,6 +25,7 @@ from graph_api import CompileError, DataType, Graph, Node, TensorAttr
 from graph_api._numpy import np
 from iree_bridge import packed, padded
 from iree_bridge._mlir import PassManager, ir
+from iree_bridge.corrections import correct
 from iree_bridge.positions import keep_inside
 from iree_bridge.target import Target
 from iree_bridge.types import ELEMENT, TORCH_CODE, argument_form, builtin_tensor, carried, value_tensor
@@ -32,7 +33,7 @@ from iree_bridge.variants import Variant, choose
 
 __all__ = ["EMITTER_VERSION", "RULES", "EmittedModule", "Emitter", "Value", "emit_module", "rule"]
 
-EMITTER_VERSION = 4
+EMITTER_VERSION = 5
 """Part of the first-level cache key: raise it when the same graph is emitted differently."""
 
 
@@ -51,11 +52,12 @@ class EmittedModule:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor value in the function: SSA value, logical dims, element type."""
+    """A tensor value in the function: SSA value, logical dims, element type; what every element is, where known."""
 
     ssa: Any
     dims: tuple[int, ...]
     dtype: DataType
+    number: float | None = None
 
 
 RULES: dict[str, Callable[[Emitter, Any], None]] = {}
@@ -288,7 +290,8 @@ class Emitter:
         number = np.asarray(value)
         if through is not None:
             number = number.astype(through.numpy)
-        text = _literal(number.astype(dtype.numpy), dtype)
+        number = number.astype(dtype.numpy)
+        text = _literal(number, dtype)
         element = ELEMENT[dtype]
         shape = "x".join([*map(str, dims), element])
         made = ir.Operation.create(
@@ -296,7 +299,7 @@ class Emitter:
             results=[self.type(value_tensor(dims, dtype))],
             attributes={"value": ir.Attribute.parse(f"dense<{text}> : tensor<{shape}>")},
         )
-        return Value(made.result, tuple(dims), dtype)
+        return Value(made.result, tuple(dims), dtype, number.item())
 
     def cast(self, value: Value, dtype: DataType) -> Value:
         """``value`` in another element type; floats to integers truncate towards zero, to booleans compare with 0."""
@@ -439,6 +442,7 @@ class Emitter:
             name = f"{ir.StringAttr(parsed.attributes['sym_name']).value}_{len(self._functions)}"
             parsed.attributes["sym_name"] = ir.StringAttr.get(name)
             keep_inside(parsed)
+            correct(parsed)
             self._module.body.append(parsed)
             self._functions[text] = name
         callee = {"callee": ir.FlatSymbolRefAttr.get(self._functions[text])}

@@ -196,11 +196,15 @@ def logarithm(b: Builder, op: Op) -> Value:
 
 @rule("aten.sign", "aten.sgn")
 def sign(b: Builder, op: Op) -> Value:
-    """(x > 0) - (x < 0)."""
+    """(x > 0) - (x < 0), NaN of NaN."""
     kind, x = op.result(), b.value(op, 0)
     above = b.pointwise(op, M.CMP_GT, [x, 0], kind.dtype, suffix="::above")
     below = b.pointwise(op, M.CMP_LT, [x, 0], kind.dtype, suffix="::below")
-    return b.pointwise(op, M.SUB, [above, below], kind.dtype)
+    made = b.pointwise(op, M.SUB, [above, below], kind.dtype)
+    if kind.dtype not in FLOATS:
+        return made
+    is_nan = b.pointwise(op, M.CMP_NEQ, [x, x], DataType.BOOLEAN, suffix="::nan")
+    return b.pointwise(op, M.BINARY_SELECT, [x, made, is_nan], kind.dtype, suffix="::select")
 
 
 @rule("aten.isnan")

@@ -156,6 +156,25 @@ def test_high_bits_of_unsigned_integers_are_no_signs() -> None:
     np.testing.assert_array_equal(_one_node("Div", {"x": x, "by": by}, [3]), np.array([32767, 13333, 0], np.uint16))
 
 
+_NAN, _INF = np.nan, np.inf
+_X = np.array([_NAN, 1, -3, 0, _INF, -_INF, 2.5], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "more", "expected"),
+    [
+        ("Max", {"b": [1, _NAN, 2, _NAN, 0, 0, 0]}, [_NAN, _NAN, 2, _NAN, _INF, 0, 2.5]),
+        ("Min", {"b": [1, _NAN, 2, _NAN, 0, 0, 0]}, [_NAN, _NAN, -3, _NAN, 0, -_INF, 0]),
+        ("Clip", {"low": -1, "high": 2}, [_NAN, 1, -1, 0, 2, -1, 2]),
+        ("Sign", {}, [_NAN, 1, -1, 0, 1, -1, 1]),
+        ("ThresholdedRelu", {}, [0, 0, 0, 0, _INF, 0, 2.5]),
+    ],
+)
+def test_nan_as_onnx_and_onnx_runtime_have_it(op_type: str, more: dict[str, Any], expected: list[float]) -> None:
+    inputs = {"x": _X, **{name: np.array(value, np.float32) for name, value in more.items()}}
+    np.testing.assert_array_equal(_one_node(op_type, inputs, [7]), np.array(expected, np.float32))
+
+
 def test_tensors_without_elements() -> None:
     y = _one_node("Relu", {"x": np.zeros((0, 4), np.float32)}, [0, 4])
     assert (y.shape, y.dtype) == ((0, 4), np.float32)
