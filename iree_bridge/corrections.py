@@ -24,6 +24,9 @@ _PASS_NAN: Final = {
 """Operation → how many of its first operands, where one is NaN, make NaN of the result; the lowering forgets it."""
 
 
+_UNSIGNED: Final = re.compile(r",ui(\d+)>", re.ASCII)
+
+
 def correct(function: Any) -> None:
     """Make the operations of a function what PyTorch's documentation says of them."""
     for op in list(operations(function)):
@@ -32,6 +35,8 @@ def correct(function: Any) -> None:
             _pass_nan(op, list(op.operands)[: _PASS_NAN[name]])
         elif name == "softshrink":
             _soft_shrink(op)
+        elif name == "scatter_reduce.two":
+            _scatter_unsigned(op)
 
 
 def _pass_nan(op: Any, operands: list[Any]) -> None:
@@ -50,6 +55,36 @@ def _soft_shrink(op: Any) -> None:
     above = aten(op, "sub.Scalar", type_, x, bound, one)
     below = aten(op, "sub.Scalar", type_, aten(op, "neg", type_, x), bound, one)
     _replace(op, aten(op, "sub.Tensor", type_, *(aten(op, "relu", type_, part) for part in (above, below)), one))
+
+
+def _scatter_unsigned(op: Any) -> None:
+    """The greatest and least of unsigned integers, which the compiler compares as signed: moved by half their range."""
+    type_ = op.results[0].type
+    element = _UNSIGNED.search(str(type_))
+    how = getattr(op.operands[4].owner, "operation", op.operands[4].owner)
+    if element is None or ir.StringAttr(how.attributes["value"]).value not in ("amax", "amin"):
+        return
+    bits = int(element[1])
+    for index in (0, 3):
+        signed = _UNSIGNED.sub(r",si\1>", str(op.operands[index].type))
+        op.operands[index] = _moved(op, _reinterpreted(op, op.operands[index], ir.Type.parse(signed)), bits)
+    made = aten(op, "scatter_reduce.two", op.operands[0].type, *op.operands)
+    _replace(op, _reinterpreted(op, _moved(op, made, bits), type_))
+
+
+def _moved(op: Any, value: Any, bits: int) -> Any:
+    return aten(op, "add.Scalar", value.type, value, integer(op, -(2 ** (bits - 1))), integer(op, 1))
+
+
+def _reinterpreted(op: Any, value: Any, type_: Any) -> Any:
+    """The same bits as another integer type of the same size."""
+    dims, _, element = str(type_).removeprefix("!torch.vtensor<[").removesuffix(">").partition("],")
+    shape = "x".join([*filter(None, dims.split(",")), element.lstrip("su")])
+    with ir.InsertionPoint(op), op.location:
+        plain = ir.Operation.create(
+            "torch_c.to_builtin_tensor", results=[ir.Type.parse(f"tensor<{shape}>")], operands=[value]
+        )
+        return ir.Operation.create("torch_c.from_builtin_tensor", results=[type_], operands=[plain.result]).result
 
 
 def _replace(op: Any, value: Any) -> None:

@@ -175,6 +175,28 @@ def test_nan_as_onnx_and_onnx_runtime_have_it(op_type: str, more: dict[str, Any]
     np.testing.assert_array_equal(_one_node(op_type, inputs, [7]), np.array(expected, np.float32))
 
 
+@pytest.mark.parametrize(("how", "combine"), [("max", np.maximum), ("min", np.minimum)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8, np.uint64])
+def test_scattered_extremes(how: str, combine: np.ufunc, dtype: type) -> None:
+    """Twice the same place, places counted from the end, and numbers that would be negative with a sign."""
+    x, places = np.array([[1, 2, 9], [200, 4, 5]], dtype), np.array([[0, 0, 1], [-1, -2, 1]], np.int64)
+    values = np.array([[3, 250, 1], [0, 100, 5]], dtype)
+    scale = dtype(2) ** 56 if dtype is np.uint64 else dtype(1)
+    flat = np.stack([places, np.arange(3)[None].repeat(2, 0)], -1)
+    want = x.copy()
+    combine.at(want, (places, np.arange(3)), values)
+    inputs = {"x": x * scale, "i": places, "v": values * scale}
+    np.testing.assert_array_equal(_one_node("ScatterElements", inputs, [2, 3], axis=0, reduction=how), want * scale)
+    np.testing.assert_array_equal(_one_node("ScatterND", {**inputs, "i": flat}, [2, 3], reduction=how), want * scale)
+
+
+@pytest.mark.parametrize(("op_type", "dims"), [("ScatterElements", (0, 2)), ("ScatterND", (0,))])
+def test_nothing_to_scatter(op_type: str, dims: tuple[int, ...]) -> None:
+    x = np.ones((2, 3), np.float32)
+    inputs = {"x": x, "i": np.zeros((0, 2), np.int64), "v": np.zeros(dims, np.float32)}
+    np.testing.assert_array_equal(_one_node(op_type, inputs, [2, 3]), x)
+
+
 def test_tensors_without_elements() -> None:
     y = _one_node("Relu", {"x": np.zeros((0, 4), np.float32)}, [0, 4])
     assert (y.shape, y.dtype) == ((0, 4), np.float32)
