@@ -106,16 +106,25 @@ def _verified(graph: Graph, target: Target, guarded: frozenset[int] = frozenset(
 
 
 def _aliased_results(module: Any) -> frozenset[int]:
-    """Positions of the results that folding turns into an input as it stands, x * 1 say.
+    """Positions of the results that folding turns into an input as it stands, x * 1 say, or an unsigned constant.
 
-    The compiler dies on a buffer that is overwritten with an argument.
+    The compiler dies on a buffer that is overwritten with an argument, and makes signed constants of unsigned ones.
     """
     folded = ir.Module.parse(str(module))
-    PassManager.parse("builtin.module(canonicalize)").run(folded.operation)
+    PassManager.parse(_FOLDING).run(folded.operation)
     main = next(op for op in folded.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
     block = main.regions[0].blocks[0]
     stores = [op for op in block.operations if op.operation.name == "torch.overwrite.tensor.contents"]
-    return frozenset(i for i, op in enumerate(stores) if isinstance(op.operands[0].owner, ir.Block))
+    return frozenset(i for i, op in enumerate(stores) if _is_aliased(op.operands[0]))
+
+
+_FOLDING = "builtin.module(inline,func.func(torch-decompose-complex-ops),canonicalize)"
+
+
+def _is_aliased(stored: Any) -> bool:
+    if isinstance(stored.owner, ir.Block):
+        return True
+    return stored.owner.name == "torch.vtensor.literal" and ",ui" in str(stored.type)
 
 
 class Emitter:
