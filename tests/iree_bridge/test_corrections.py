@@ -86,5 +86,14 @@ def test_nan_passes(name: str, operands: Sequence[Any]) -> None:
     _check(name, operands)
 
 
+def test_powers() -> None:
+    base = np.array([-2, -1, 0, -8, -2, -INF, NAN, 1], np.float32)
+    _check("pow.Tensor_Tensor", (base, np.array([2, 3, 0, -1, 0.5, 3, 0, NAN], np.float32)))
+
+
+def test_remainders_of_infinite_divisors() -> None:
+    _check("fmod.Tensor", (X, np.full_like(X, INF)))
+
+
 def test_softshrink() -> None:
     _check("softshrink", (X, 0.5))
