@@ -1,11 +1,12 @@
 """Operations of custom texts that the compiler lowers to something else than what PyTorch computes: put right.
 
 NaN and infinity where it forgets them, unsigned integers that it takes for signed ones, powers of negative numbers,
-``softshrink`` below its bound.
+``asinh`` and ``softshrink`` below 0.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
@@ -48,6 +49,8 @@ def correct(function: Any) -> None:
             _power(op)
         elif name == "fmod.Tensor" and _FLOATS.fullmatch(str(op.results[0].type)):
             _remainder(op)
+        elif name == "asinh" and _FLOATS.fullmatch(str(op.results[0].type)):
+            _area_sine(op)
 
 
 def _pass_nan(op: Any, operands: list[Any]) -> None:
@@ -148,15 +151,41 @@ def _power(op: Any) -> None:
 
 
 def _remainder(op: Any) -> None:
-    """What is divided stays as it is beside an infinite divisor."""
+    """x less a multiple of y, of the sign of x, where a rounded quotient is one too large; x beside an infinite y."""
     x, y = op.operands
-    type_ = op.results[0].type
+    type_, one, zero = op.results[0].type, integer(op, 1), integer(op, 0)
     made = op.clone(ip=ir.InsertionPoint(op)).operation.results[0]
+    step = aten(op, "abs", y.type, y)
+    for beyond, side, back in (("lt", "gt", "add"), ("gt", "lt", "sub")):
+        is_beyond = aten(op, f"{beyond}.Scalar", _truth(made), made, zero)
+        is_over = aten(op, "logical_and", _truth(made), is_beyond, aten(op, f"{side}.Scalar", _truth(x), x, zero))
+        made = aten(op, "where.self", type_, is_over, aten(op, f"{back}.Tensor", type_, made, step, one), made)
     infinity = _literal(op, float("inf"), _element(y.type))
-    endless = aten(op, "eq.Tensor", _truth(y), aten(op, "abs", y.type, y), infinity)
+    endless = aten(op, "eq.Tensor", _truth(y), step, infinity)
     finite = aten(op, "lt.Tensor", _truth(x), aten(op, "abs", x.type, x), infinity)
     kept = aten(op, "logical_and", _truth(op.results[0]), endless, finite)
     _replace(op, aten(op, "where.self", type_, kept, x, made))
+
+
+def _area_sine(op: Any) -> None:
+    """log1p(a + a * a / (1 + sqrt(a * a + 1))) of the magnitude a, from 1e9 on log(2 a).
+
+    The compiler's log(x + sqrt(x * x + 1)) cancels below 0, and its square overflows.
+    """
+    type_ = op.results[0].type
+    wide = "f64" if _element(type_) == "f64" else "f32"
+    x = _as(op, op.operands[0], wide)
+    kind, truth, one = x.type, _truth(x), integer(op, 1)
+    size = aten(op, "abs", kind, x)
+    root = aten(op, "sqrt", kind, aten(op, "add.Scalar", kind, aten(op, "mul.Tensor", kind, size, size), one, one))
+    part = aten(op, "div.Tensor", kind, size, aten(op, "add.Scalar", kind, root, one, one))
+    near = aten(op, "add.Tensor", kind, size, aten(op, "mul.Tensor", kind, size, part), one)
+    far = aten(op, "add.Scalar", kind, aten(op, "log", kind, size), _float(op, math.log(2)), one)
+    is_far = aten(op, "gt.Scalar", truth, size, _float(op, 1e9))
+    made = aten(op, "where.self", kind, is_far, far, aten(op, "log1p", kind, near))
+    below = aten(op, "lt.Scalar", truth, x, integer(op, 0))
+    made = aten(op, "where.self", kind, below, aten(op, "neg", kind, made), made)
+    _replace(op, _as(op, made, _element(type_)))
 
 
 def _element(type_: Any) -> str:

@@ -95,5 +95,14 @@ def test_remainders_of_infinite_divisors() -> None:
     _check("fmod.Tensor", (X, np.full_like(X, INF)))
 
 
+def test_remainders_whose_quotient_is_rounded_up() -> None:
+    x, y = np.array([0.7, -0.7, 1, 1, -7, 5.5, 0], np.float32), np.array([0.1, 0.1, -0.1, 0.2, 3, 2, 1], np.float32)
+    _check("fmod.Tensor", (x, y))
+
+
+def test_area_sines() -> None:
+    _check("asinh", (np.array([-100, -1e-4, 0, 1e-4, 3, -1e20, INF, -INF, NAN], np.float32),))
+
+
 def test_softshrink() -> None:
     _check("softshrink", (X, 0.5))

@@ -141,6 +141,23 @@ def test_slices_of_several_axes(starts: list[int], ends: list[int], axes: Any, s
     assert "?" not in str(load(model).module)
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+@pytest.mark.parametrize("amounts", [[1, 2, 2, 1], [-1, 1, 1, -1], [-1, -1, 0, -2]])
+def test_pads_of_either_sign(mode: str, amounts: list[int]) -> None:
+    model, feeds = one_node(
+        "Pad", {"x": _normal(4, 5), "p": np.array(amounts)}, {"y": np.float32}, constants=["p"], mode=mode
+    )
+    graph = check_rewrite(model, feeds)
+    plain = min(amounts) >= 0 and mode in ("constant", "edge")
+    assert ([node.op_type for node in graph.nodes] == ["Pad"]) is plain
+
+
+def test_a_reflection_by_hand() -> None:
+    x = np.array([1, 2, 3, 4], np.float32)
+    model, feeds = one_node("Pad", {"x": x, "p": np.array([2, -1])}, {"y": np.float32}, constants=["p"], mode="reflect")
+    check_rewrite(model, feeds, expected=[np.array([3, 2, 1, 2, 3], np.float32)])
+
+
 @pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceL2", "ReduceLogSumExp"])
 @pytest.mark.parametrize(("axes", "noop"), [([1], 0), ([-1, 0], 0), ([], 0), ([], 1), (None, 0)])
 def test_reductions(op_type: str, axes: list[int] | None, noop: int) -> None:
