@@ -175,7 +175,7 @@ class Prepared:
         if raw.size:
             self._read(raw, self._address(view, self._bases(self._arguments)))
         steps = tuple(stride * looked.itemsize for stride in looked.strides)
-        return np.lib.stride_tricks.as_strided(raw, looked.dims, steps).copy()
+        return np.ndarray(looked.dims, looked.dtype, buffer=raw, strides=steps).copy()
 
     def bind(self, arguments: Sequence[int]) -> Bound:
         """The program on addresses of the caller's.

@@ -48,10 +48,12 @@ _OPERATIONS = re.compile(
     r"|(?:arith|math|linalg|tensor|iree_linalg_ext)\.\w+",
     re.ASCII,
 )
+_DETERMINANT = "its elimination exchanges no rows, and what it compiles to writes over what it reads"
 _REFUSED_OPERATIONS = {
     "torch.constant.device": "tensors have no device of their own",
     # its lowering reads at positions outside the image, which are allowed
     "torch.aten.grid_sampler": "compiled code would read outside the image for positions outside of it",
+    **dict.fromkeys(("torch.aten.linalg_det", "torch.aten._linalg_det", "torch.aten.linalg_slogdet"), _DETERMINANT),
 }
 _RANDOM = re.compile(
     r"torch\.(?:aten|prims)\.(?:rand|(?:log_)?normal|uniform|bernoulli|multinomial|exponential|poisson|geometric|cauchy)"

@@ -25,6 +25,7 @@ from graph_api import CompileError, DataType, Graph, Node, TensorAttr
 from graph_api._numpy import np
 from iree_bridge import packed, padded
 from iree_bridge._mlir import PassManager, ir
+from iree_bridge.corrections import correct
 from iree_bridge.positions import keep_inside
 from iree_bridge.target import Target
 from iree_bridge.types import ELEMENT, TORCH_CODE, argument_form, builtin_tensor, carried, value_tensor
@@ -51,11 +52,12 @@ class EmittedModule:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor value in the function: SSA value, logical dims, element type."""
+    """A tensor value in the function: SSA value, logical dims, element type; what every element is, where known."""
 
     ssa: Any
     dims: tuple[int, ...]
     dtype: DataType
+    number: float | None = None
 
 
 RULES: dict[str, Callable[[Emitter, Any], None]] = {}
@@ -104,16 +106,25 @@ def _verified(graph: Graph, target: Target, guarded: frozenset[int] = frozenset(
 
 
 def _aliased_results(module: Any) -> frozenset[int]:
-    """Positions of the results that folding turns into an input as it stands, x * 1 say.
+    """Positions of the results that folding turns into an input as it stands, x * 1 say, or an unsigned constant.
 
-    The compiler dies on a buffer that is overwritten with an argument.
+    The compiler dies on a buffer that is overwritten with an argument, and makes signed constants of unsigned ones.
     """
     folded = ir.Module.parse(str(module))
-    PassManager.parse("builtin.module(canonicalize)").run(folded.operation)
+    PassManager.parse(_FOLDING).run(folded.operation)
     main = next(op for op in folded.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
     block = main.regions[0].blocks[0]
     stores = [op for op in block.operations if op.operation.name == "torch.overwrite.tensor.contents"]
-    return frozenset(i for i, op in enumerate(stores) if isinstance(op.operands[0].owner, ir.Block))
+    return frozenset(i for i, op in enumerate(stores) if _is_aliased(op.operands[0]))
+
+
+_FOLDING = "builtin.module(inline,func.func(torch-decompose-complex-ops),canonicalize)"
+
+
+def _is_aliased(stored: Any) -> bool:
+    if isinstance(stored.owner, ir.Block):
+        return True
+    return stored.owner.name == "torch.vtensor.literal" and ",ui" in str(stored.type)
 
 
 class Emitter:
@@ -288,7 +299,8 @@ class Emitter:
         number = np.asarray(value)
         if through is not None:
             number = number.astype(through.numpy)
-        text = _literal(number.astype(dtype.numpy), dtype)
+        number = number.astype(dtype.numpy)
+        text = _literal(number, dtype)
         element = ELEMENT[dtype]
         shape = "x".join([*map(str, dims), element])
         made = ir.Operation.create(
@@ -296,7 +308,7 @@ class Emitter:
             results=[self.type(value_tensor(dims, dtype))],
             attributes={"value": ir.Attribute.parse(f"dense<{text}> : tensor<{shape}>")},
         )
-        return Value(made.result, tuple(dims), dtype)
+        return Value(made.result, tuple(dims), dtype, number.item())
 
     def cast(self, value: Value, dtype: DataType) -> Value:
         """``value`` in another element type; floats to integers truncate towards zero, to booleans compare with 0."""
@@ -439,6 +451,7 @@ class Emitter:
             name = f"{ir.StringAttr(parsed.attributes['sym_name']).value}_{len(self._functions)}"
             parsed.attributes["sym_name"] = ir.StringAttr.get(name)
             keep_inside(parsed)
+            correct(parsed)
             self._module.body.append(parsed)
             self._functions[text] = name
         callee = {"callee": ir.FlatSymbolRefAttr.get(self._functions[text])}

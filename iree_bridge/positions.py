@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from iree_bridge._mlir import ir
 
-__all__ = ["keep_inside"]
+__all__ = ["aten", "integer", "keep_inside", "operations"]
 
 _ELEMENT: Final = re.compile(r",s?i\d+>$")
 
@@ -27,22 +27,23 @@ def keep_inside(function: Any) -> None:
     Where PyTorch takes negative ones, they count from the end before that. Valid positions, so results too, stay as
     they are.
     """
-    for op in list(_operations(function)):
+    for op in list(operations(function)):
         name = op.name.removeprefix("torch.aten.").split(".")[0]
         if name in _ALONG_A_DIM:
             op.operands[2] = _clamped(op, op.operands[2], op.operands[0], op.operands[1])
         elif name == "embedding":
-            op.operands[1] = _clamped(op, op.operands[1], op.operands[0], _integer(op, 0))
+            op.operands[1] = _clamped(op, op.operands[1], op.operands[0], integer(op, 0))
         elif name in _LISTED:
             _clamp_list(op)
 
 
-def _operations(op: Any) -> Iterator[Any]:
+def operations(op: Any) -> Iterator[Any]:
+    """All that is in an operation's regions, however deep."""
     for region in op.regions:
         for block in region.blocks:
             for view in block.operations:
                 yield view.operation
-                yield from _operations(view.operation)
+                yield from operations(view.operation)
 
 
 def _clamp_list(op: Any) -> None:
@@ -55,8 +56,8 @@ def _clamp_list(op: Any) -> None:
         if getattr(source, "name", "") == "torch.derefine":  # an optional tensor
             positions = source.operands[0]
         if str(positions.type).endswith(("si64>", "si32>")):
-            from_end = _from_end(op, positions, op.operands[0], _integer(op, dim))
-            listed[dim] = _clamped(op, from_end, op.operands[0], _integer(op, dim))
+            from_end = _from_end(op, positions, op.operands[0], integer(op, dim))
+            listed[dim] = _clamped(op, from_end, op.operands[0], integer(op, dim))
     type_ = made.results[0].type
     with ir.InsertionPoint(op), op.location:
         element = str(type_).removeprefix("!torch.list<").removesuffix(">")
@@ -73,28 +74,29 @@ def _clamp_list(op: Any) -> None:
 def _from_end(op: Any, positions: Any, tensor: Any, dim: Any) -> Any:
     """The positions, negative ones counted from the end of a dim."""
     truth = ir.Type.parse(_ELEMENT.sub(",i1>", str(positions.type)))
-    is_negative = _aten(op, "lt.Scalar", truth, positions, _integer(op, 0))
-    counted = _aten(op, "add.Scalar", positions.type, positions, _size(op, tensor, dim), _integer(op, 1))
-    return _aten(op, "where.self", positions.type, is_negative, counted, positions)
+    is_negative = aten(op, "lt.Scalar", truth, positions, integer(op, 0))
+    counted = aten(op, "add.Scalar", positions.type, positions, _size(op, tensor, dim), integer(op, 1))
+    return aten(op, "where.self", positions.type, is_negative, counted, positions)
 
 
 def _clamped(op: Any, positions: Any, tensor: Any, dim: Any) -> Any:
     """The positions from 0 to the size of a dim less one."""
-    last = _aten(op, "sub.int", ir.Type.parse("!torch.int"), _size(op, tensor, dim), _integer(op, 1))
-    return _aten(op, "clamp", positions.type, positions, _integer(op, 0), last)
+    last = aten(op, "sub.int", ir.Type.parse("!torch.int"), _size(op, tensor, dim), integer(op, 1))
+    return aten(op, "clamp", positions.type, positions, integer(op, 0), last)
 
 
 def _size(op: Any, tensor: Any, dim: Any) -> Any:
-    return _aten(op, "size.int", ir.Type.parse("!torch.int"), tensor, dim)
+    return aten(op, "size.int", ir.Type.parse("!torch.int"), tensor, dim)
 
 
-def _aten(op: Any, name: str, type_: Any, *operands: Any) -> Any:
+def aten(op: Any, name: str, type_: Any, *operands: Any) -> Any:
     """The result of a new operation before another."""
     with ir.InsertionPoint(op), op.location:
         return ir.Operation.create(f"torch.aten.{name}", results=[type_], operands=list(operands)).result
 
 
-def _integer(op: Any, value: int) -> Any:
+def integer(op: Any, value: int) -> Any:
+    """A new constant before an operation."""
     attribute = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
     with ir.InsertionPoint(op), op.location:
         return ir.Operation.create(

@@ -413,7 +413,8 @@ def _values(op: Any, dims: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
         if isinstance(attribute, ir.DenseElementsAttr):
             narrow = dtype.startswith(("bfloat16", "float8"))
             found = _from_text(str(attribute), wanted) if narrow else np.array(attribute)
-            return np.broadcast_to(found.reshape(dims) if found.size != 1 else found, dims).astype(wanted).copy()
+            whole = found.size == _product(dims)
+            return np.broadcast_to(found.reshape(dims) if whole else found, dims).astype(wanted).copy()
     except MemoryError as error:
         nbytes = _product(dims) * wanted.itemsize
         raise LoweringError(str(op.location), f"there is no memory for a constant of {nbytes} bytes") from error

@@ -118,6 +118,19 @@ class Elementwise:
     def sigmoid(self, x: Value) -> Value:
         return self.unary("sigmoid", x)
 
+    def extreme(self, name: str, x: Value, y: Value) -> Value:
+        """The "maximum" or "minimum" of two values, NaN if one is NaN.
+
+        The compiler's own (x > y ? x : y) gives y where x is NaN. Next to a known number one comparison stays enough.
+        """
+        if not self.dtype.is_float:
+            return self.call(name, x, y)
+        if x.number is not None:
+            x, y = y, x
+        if y.number is None or math.isnan(y.number):
+            return self.select(self.compare("ne", x, x), x, self.call(name, x, y))
+        return self.select(self.compare("lt" if name == "maximum" else "gt", x, y.number), y, x)
+
 
 Rule = Callable[..., Value]
 
@@ -145,7 +158,7 @@ def _relu_fwd(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
     if slope == 0 and low == 0 and t.dtype.is_float:
         y = t.unary("relu", x)
     elif slope == 0:
-        y = t.call("maximum", x, t.constant(low, x))
+        y = t.extreme("maximum", x, t.constant(low, x))
     else:
         below = t.shift(t.scale(t.shift(x, -low), slope), low)
         y = t.select(t.compare("le", x, low), below, x)
@@ -272,8 +285,8 @@ MODE_RULES: dict[PointwiseMode, Rule] = {
     M.MUL: lambda t, a, x, y: t.mul(x, y),
     M.DIV: lambda t, a, x, y: t.div(x, y),
     M.ADD_SQUARE: lambda t, a, x, y: t.add(x, t.mul(y, y)),
-    M.MAX: lambda t, a, x, y: t.call("maximum", x, y),
-    M.MIN: lambda t, a, x, y: t.call("minimum", x, y),
+    M.MAX: lambda t, a, x, y: t.extreme("maximum", x, y),
+    M.MIN: lambda t, a, x, y: t.extreme("minimum", x, y),
     M.CMP_EQ: _compare("eq"),
     M.CMP_NEQ: _compare("ne"),
     M.CMP_GT: _compare("gt"),

@@ -39,11 +39,18 @@ def test_refused_texts_say_why(name: str) -> None:
     assert str(caught.value)
 
 
-def test_an_operation_that_reads_outside_of_its_image_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("grid_sampler", "compiled code would read outside the image"),
+        ("linalg_det", "its elimination exchanges no rows"),
+    ],
+)
+def test_operations_that_compile_to_wrong_code_are_refused(name: str, reason: str) -> None:
     text = ADD.replace(
-        "%one =", "%g = torch.aten.grid_sampler %a, %b : {IN0_TYPE}, {IN1_TYPE} -> {OUT0_TYPE}\n  %one ="
+        "%one =", f"%g = torch.aten.{name} %a, %b : {{IN0_TYPE}}, {{IN1_TYPE}} -> {{OUT0_TYPE}}\n  %one ="
     )
-    with pytest.raises(CustomTextError, match="grid_sampler is refused: compiled code would read outside the image"):
+    with pytest.raises(CustomTextError, match=f"{name} is refused: {reason}"):
         checked_text(node(text), "f")
 
 

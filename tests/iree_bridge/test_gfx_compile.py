@@ -39,6 +39,14 @@ def test_a_fused_convolution_compiles_to_one_dispatch() -> None:
     assert code.dispatches == 1
 
 
+def test_extremes_that_keep_nan_are_fused() -> None:
+    g = Graph("matmul_max", io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
+    y = g.matmul(g.tensor(dim=(64, 128)), g.tensor(dim=(128, 96)))
+    y = g.pointwise(PointwiseMode.MAX, y, g.tensor(dim=(64, 96)))
+    g.pointwise(PointwiseMode.MIN, y, 6.0).set_output(True)
+    assert compile_code(g, Target.parse("gfx942")).dispatches == 1
+
+
 @pytest.mark.parametrize("target", GFX_TARGETS)
 def test_what_is_declined_is_what_the_tables_say(target: str) -> None:
     assert all(isinstance(is_declined(case, Target.parse(target)), bool) for _, case in all_cases())

@@ -13,7 +13,16 @@ from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.imported import Constant, TensorInfo
 
-__all__ = ["ENTRY", "drop_devices", "info_of", "lift_literals", "location_name", "make_entry", "order_arguments"]
+__all__ = [
+    "ENTRY",
+    "drop_devices",
+    "info_of",
+    "lift_literals",
+    "location_name",
+    "make_entry",
+    "order_arguments",
+    "settle_empty",
+]
 
 ENTRY = "main"
 
@@ -28,6 +37,7 @@ _DTYPES: dict[str, Any] = {
 }  # fmt: skip
 """Element type in torch's text → numpy dtype."""
 
+_LITERAL = "torch.vtensor.literal"
 _TABLE = 64
 
 
@@ -71,6 +81,22 @@ def drop_devices(function: Any) -> None:
             op.erase()
 
 
+def settle_empty(function: Any) -> None:
+    """Let literals take the place of tensors without elements, which have no other value and which no engine makes."""
+    block = function.regions[0].blocks[0]
+    made = [(value, op) for op in block.operations if op.operation.name != _LITERAL for value in op.operation.results]
+    first = block.operations[0]
+    for value, op in [*((argument, first) for argument in block.arguments), *made]:
+        found = _TENSOR.fullmatch(str(value.type))
+        if not found or "0" not in [dim.strip() for dim in found["dims"].split(",")] or "?" in found["dims"]:
+            continue
+        shape = "x".join([*(dim.strip() for dim in found["dims"].split(",")), found["element"]])
+        with function.context, ir.InsertionPoint(op), op.location:
+            empty = ir.Attribute.parse(f"dense<> : tensor<{shape}>")
+            literal = ir.Operation.create(_LITERAL, results=[value.type], attributes={"value": empty})
+        value.replace_all_uses_with(literal.result)
+
+
 def order_arguments(function: Any, order: Sequence[tuple[int, str]]) -> None:
     """Let the function take its arguments, as (index, name), in this order; others, which are unused, go."""
     block = function.regions[0].blocks[0]
@@ -99,7 +125,7 @@ def lift_literals(function: Any) -> list[Constant]:
     constants: list[Constant] = []
     for view in list(block.operations):
         op = view.operation
-        if op.name != "torch.vtensor.literal":
+        if op.name != _LITERAL:
             continue
         name = location_name(op.location) or f"constant{len(constants)}"
         info = info_of(op.results[0].type, name)

@@ -8,7 +8,14 @@ from typing import Any
 from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.conversion import clean, complaints, unconverted
-from hipdnn_backend.offload.frontend.functions_ir import drop_devices, info_of, lift_literals, location_name, make_entry
+from hipdnn_backend.offload.frontend.functions_ir import (
+    drop_devices,
+    info_of,
+    lift_literals,
+    location_name,
+    make_entry,
+    settle_empty,
+)
 from hipdnn_backend.offload.frontend.imported import Imported, TensorInfo
 
 __all__ = ["load_text", "parse"]
@@ -37,6 +44,7 @@ def load_text(path: Path, context: Any) -> Imported:
     drop_devices(function)
     if any(True for _ in unconverted(module)):
         _convert(module)
+    settle_empty(function)
     constants = lift_literals(function)
     arguments = list(function.regions[0].blocks[0].arguments)
     inputs = arguments[: len(arguments) - len(constants)]

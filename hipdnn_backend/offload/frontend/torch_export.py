@@ -12,7 +12,13 @@ import numpy as np
 from hipdnn_backend.offload._mlir import PassManager, fx_importer, ir
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.conversion import source_name
-from hipdnn_backend.offload.frontend.functions_ir import drop_devices, info_of, lift_literals, order_arguments
+from hipdnn_backend.offload.frontend.functions_ir import (
+    drop_devices,
+    info_of,
+    lift_literals,
+    order_arguments,
+    settle_empty,
+)
 from hipdnn_backend.offload.frontend.imported import Constant, Imported
 
 __all__ = ["load_torch"]
@@ -62,6 +68,7 @@ def load_torch(source: Any, example: Sequence[Any], context: Any) -> Imported:
         PassManager.parse(_CLEAN, context=context).run(module.operation)
     except Exception as error:  # torch-mlir writes what its own verifier refuses
         raise ModelError("", "torch-export", f"torch-mlir made wrong IR of the exported graph: {error}") from error
+    settle_empty(function)
     constants += lift_literals(function)
     arguments = list(function.regions[0].blocks[0].arguments)
     names = list(signature.user_inputs)

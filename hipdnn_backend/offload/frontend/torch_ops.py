@@ -113,12 +113,19 @@ def _max_pool2d_with_indices(e: _Emitter, x: Any) -> list[Any]:
     return e.create_all("torch.aten.max_pool2d_with_indices", [result.type for result in e.op.results], operands)
 
 
+def _scatter_reduce(e: _Emitter, x: Any, positions: Any, values: Any) -> list[Any]:
+    how = e.create("torch.constant.str", e.type("!torch.str"), value=e.op.attributes[_PREFIX + "reduce"])
+    operands = [x, e.int(e.integer("dim")), positions, values, how, e.bool(True)]
+    return [e.create("torch.aten.scatter_reduce.two", e.op.results[0].type, operands)]
+
+
 TORCH_OPS: dict[str, Callable[..., list[Any]]] = {
     "group_norm": _group_norm,
     "max_pool2d_with_indices": _max_pool2d_with_indices,
     "onnx_model": _onnx_model,
     "rms_norm": _rms_norm,
     "scaled_dot_product_attention": _attention,
+    "scatter_reduce": _scatter_reduce,
     "silu": _silu,
 }
 """Operator of `TORCH_DOMAIN` → what emits the torch operation."""

@@ -180,10 +180,10 @@ def mish(b: Builder, op: Op) -> Value:
 
 @rule("aten.threshold")
 def threshold(b: Builder, op: Op) -> Value:
-    """x where it is above the threshold, else a number."""
+    """A number up to the threshold, else x, which may be NaN."""
     kind, x = op.result(), b.value(op, 0)
-    above = b.pointwise(op, M.CMP_GT, [x, op.number(1)], DataType.BOOLEAN, suffix="::above")
-    return b.pointwise(op, M.BINARY_SELECT, [x, op.number(2), above], kind.dtype)
+    below = b.pointwise(op, M.CMP_LE, [x, op.number(1)], DataType.BOOLEAN, suffix="::below")
+    return b.pointwise(op, M.BINARY_SELECT, [op.number(2), x, below], kind.dtype)
 
 
 # Gradients. hipDNN's backward modes take (dy, x).
@@ -195,8 +195,8 @@ def threshold_backward(b: Builder, op: Op) -> Value:
     kind, dy, x = op.result(), b.value(op, 0), b.value(op, 1)
     if op.number(2) == 0:
         return b.pointwise(op, M.RELU_BWD, [dy, x], kind.dtype)
-    above = b.pointwise(op, M.CMP_GT, [x, op.number(2)], DataType.BOOLEAN, suffix="::above")
-    return b.pointwise(op, M.BINARY_SELECT, [dy, 0.0, above], kind.dtype)
+    below = b.pointwise(op, M.CMP_LE, [x, op.number(2)], DataType.BOOLEAN, suffix="::below")
+    return b.pointwise(op, M.BINARY_SELECT, [0.0, dy, below], kind.dtype)
 
 
 @rule("aten.gelu_backward")

@@ -162,12 +162,12 @@ class _Cloner:
     def _unsigned(self, operation: Any, mapped: Mapping[Any, Any]) -> Any:
         """The result of a division or shift of unsigned integers, element by element."""
         kind = operation.results[0].type
-        sides = [mapped[old] for old in operation.operands[:2]]
+        sides = [_broadcast(self._block, mapped[old], kind) for old in operation.operands[:2]]
         if any(side.type != kind for side in sides):
             raise NotTranslated(
                 str(operation.name),
                 location_name(operation.location),
-                f"{sides[0].type} and {sides[1].type} are unsigned and not both {kind}; expand and convert them before",
+                f"{sides[0].type} and {sides[1].type} are unsigned and not both {kind}; convert them before",
             )
         point, plain = ir.InsertionPoint(self._block), _builtin(kind)
         left, right = (_to_builtin(self._block, side) for side in sides)
@@ -242,6 +242,26 @@ def _across(block: Any, value: Any, kind: Any, known: TensorType, code: int) -> 
     if known.dtype is DataType.BOOLEAN:
         return _converted(block, value, code, kind)
     return _reinterpreted(block, value, kind)
+
+
+def _broadcast(block: Any, value: Any, kind: Any) -> Any:
+    """The value with the dims of ``kind`` if it has its element type."""
+    if value.type == kind or _element(value.type) != _element(kind):
+        return value
+    point, whole = ir.InsertionPoint(block), ir.Type.parse("!torch.int")
+    dims = [
+        ir.Operation.create(
+            "torch.constant.int",
+            results=[whole],
+            attributes={"value": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), int(dim))},
+            ip=point,
+        ).result
+        for dim in re.findall(r"\d+", str(kind).partition("]")[0])
+    ]
+    listed = ir.Operation.create(
+        "torch.prim.ListConstruct", results=[ir.Type.parse("!torch.list<int>")], operands=dims, ip=point
+    ).result
+    return ir.Operation.create("torch.aten.broadcast_to", results=[kind], operands=[value, listed], ip=point).result
 
 
 def _builtin(kind: Any) -> Any:

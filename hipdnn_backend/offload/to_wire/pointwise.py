@@ -67,6 +67,7 @@ _BOOLEAN: Final = {
     "aten.__and__.Tensor": M.LOGICAL_AND,
     "aten.__or__.Tensor": M.LOGICAL_OR,
 }
+_GREATEST_POWER: Final = 64
 _ARITHMETIC: Final = (M.MUL, M.DIV, M.MAX_OP, M.MIN_OP)
 
 
@@ -169,7 +170,7 @@ def square(b: Builder, op: Op) -> Value:
 
 @rule("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor")
 def power(b: Builder, op: Op) -> Value:
-    """Small whole and half exponents."""
+    """Whole exponents up to `_GREATEST_POWER` by repeated squaring; half, its negative."""
     kind, x, power_of = op.result(), b.value(op, 0), operand(b, op, 1)
     exponent = power_of.value if isinstance(power_of, Splat) else power_of
     if not isinstance(exponent, int | float):
@@ -178,12 +179,25 @@ def power(b: Builder, op: Op) -> Value:
     by_mode = {0.5: M.SQRT, -0.5: M.RSQRT, -1.0: M.RECIPROCAL, 1.0: M.IDENTITY}
     if exponent in by_mode:
         return b.pointwise(op, by_mode[exponent], [x], kind.dtype)
-    if exponent not in (2, 3, 4):
-        raise op.refuse(f"the exponent {exponent} has no hipDNN mode; 2, 3, 4, 1, 0.5, -0.5 and -1 have")
-    second = b.pointwise(op, M.MUL, [x, x], kind.dtype)
-    if exponent == 2:
-        return second
-    return b.pointwise(op, M.MUL, [second, x if exponent == 3 else second], kind.dtype, suffix="::power")
+    floats = kind.dtype in FLOATS
+    if exponent != int(exponent) or not (2 <= abs(exponent) <= _GREATEST_POWER) or (exponent < 0 and not floats):
+        which = f"whole ones up to {_GREATEST_POWER}, 0.5 and of floats their negatives have"
+        raise op.refuse(f"the exponent {exponent} of {kind.dtype.name} has no hipDNN mode; {which}")
+    made = _whole_power(b, op, x, int(abs(exponent)), kind.dtype)
+    return made if exponent > 0 else b.pointwise(op, M.RECIPROCAL, [made], kind.dtype, suffix="::reciprocal")
+
+
+def _whole_power(b: Builder, op: Op, x: Value, exponent: int, dtype: DataType) -> Value:
+    """The product of the squares of squares that make up the exponent."""
+    made, square = None, x
+    while True:
+        if exponent & 1:
+            made = square if made is None else b.pointwise(op, M.MUL, [made, square], dtype, suffix="::power")
+        exponent >>= 1
+        if not exponent:
+            assert made is not None
+            return made
+        square = b.pointwise(op, M.MUL, [square, square], dtype, suffix="::square")
 
 
 @rule("aten.log2", "aten.log10")
@@ -196,11 +210,15 @@ def logarithm(b: Builder, op: Op) -> Value:
 
 @rule("aten.sign", "aten.sgn")
 def sign(b: Builder, op: Op) -> Value:
-    """(x > 0) - (x < 0)."""
+    """(x > 0) - (x < 0), NaN of NaN."""
     kind, x = op.result(), b.value(op, 0)
     above = b.pointwise(op, M.CMP_GT, [x, 0], kind.dtype, suffix="::above")
     below = b.pointwise(op, M.CMP_LT, [x, 0], kind.dtype, suffix="::below")
-    return b.pointwise(op, M.SUB, [above, below], kind.dtype)
+    made = b.pointwise(op, M.SUB, [above, below], kind.dtype)
+    if kind.dtype not in FLOATS:
+        return made
+    is_nan = b.pointwise(op, M.CMP_NEQ, [x, x], DataType.BOOLEAN, suffix="::nan")
+    return b.pointwise(op, M.BINARY_SELECT, [x, made, is_nan], kind.dtype, suffix="::select")
 
 
 @rule("aten.isnan")

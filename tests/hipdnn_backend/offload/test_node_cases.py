@@ -156,6 +156,126 @@ def test_high_bits_of_unsigned_integers_are_no_signs() -> None:
     np.testing.assert_array_equal(_one_node("Div", {"x": x, "by": by}, [3]), np.array([32767, 13333, 0], np.uint16))
 
 
+_NAN, _INF = np.nan, np.inf
+_X = np.array([_NAN, 1, -3, 0, _INF, -_INF, 2.5], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "more", "expected"),
+    [
+        ("Max", {"b": [1, _NAN, 2, _NAN, 0, 0, 0]}, [_NAN, _NAN, 2, _NAN, _INF, 0, 2.5]),
+        ("Min", {"b": [1, _NAN, 2, _NAN, 0, 0, 0]}, [_NAN, _NAN, -3, _NAN, 0, -_INF, 0]),
+        ("Clip", {"low": -1, "high": 2}, [_NAN, 1, -1, 0, 2, -1, 2]),
+        ("Sign", {}, [_NAN, 1, -1, 0, 1, -1, 1]),
+        ("ThresholdedRelu", {}, [0, 0, 0, 0, _INF, 0, 2.5]),
+    ],
+)
+def test_nan_as_onnx_and_onnx_runtime_have_it(op_type: str, more: dict[str, Any], expected: list[float]) -> None:
+    inputs = {"x": _X, **{name: np.array(value, np.float32) for name, value in more.items()}}
+    np.testing.assert_array_equal(_one_node(op_type, inputs, [7]), np.array(expected, np.float32))
+
+
+_POWERS = [(-2, 2, 4), (-1, 3, -1), (-3, 3, -27), (0, 0, 1), (0, -1, _INF), (-8, -1, -0.125), (-2, 0.5, _NAN)]
+_POWERS += [(-_INF, 3, -_INF), (-_INF, 2, _INF), (-_INF, 0.5, _INF), (1, _NAN, 1), (_NAN, 0, 1), (-1, _INF, 1)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_powers_of_any_number(dtype: type) -> None:
+    base, exponent, expected = np.array(_POWERS, dtype).T
+    y = _one_node("Pow", {"x": base.copy(), "e": exponent.copy()}, [len(base)])
+    np.testing.assert_allclose(y, expected, rtol=2e-3 if dtype is np.float16 else 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_powers_of_integers_are_exact(dtype: type) -> None:
+    triples = [
+        (3, 5, 243),
+        (-3, 5, -243),
+        (7, 0, 1),
+        (0, 9, 0),
+        (-1, 1001, -1),
+        (10, 9, 10**9),
+        (2, -1, 0),
+        (-1, -3, -1),
+    ]
+    triples += [(3, 39, 3**39), (-2, 63, -(2**63))] if dtype is np.int64 else []
+    base, exponent, expected = np.array(triples, dtype).T
+    y = _one_node("Pow", {"x": base.copy(), "e": exponent.copy()}, [len(base)])
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_a_remainder_of_an_infinite_divisor() -> None:
+    x, by = np.array([3, -3, 7, _INF], np.float32), np.array([_INF, -_INF, -4, 2], np.float32)
+    np.testing.assert_array_equal(
+        _one_node("Mod", {"x": x, "by": by}, [4], fmod=1), np.array([3, -3, 3, _NAN], np.float32)
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64])
+def test_unsigned_integers_have_no_sign(dtype: type) -> None:
+    most = int(np.iinfo(dtype).max)
+    x = np.array([most, 7, most - 1, 200], dtype)
+    bounds = {"low": np.array(10, dtype), "high": np.array(most - 2, dtype)}
+    np.testing.assert_array_equal(_one_node("Abs", {"x": x}, [4]), x)
+    clipped = np.array([most - 2, 10, most - 2, 200], dtype)
+    np.testing.assert_array_equal(_one_node("Clip", {"x": x, **bounds}, [4]), clipped)
+    np.testing.assert_array_equal(_one_node("Mod", {"x": x, "by": np.array(7, dtype)}, [4]), x % dtype(7))
+
+
+def _topk(x: np.ndarray, k: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
+    kind, dims = helper.np_dtype_to_tensor_dtype(x.dtype), [len(x), k]
+    value = helper.make_tensor_value_info
+    outs = [value("v", kind, dims), value("i", TensorProto.INT64, dims)]
+    node = helper.make_node("TopK", ["x", "k"], ["v", "i"], largest=largest)
+    count = onnx.numpy_helper.from_array(np.array([k]), "k")
+    graph = helper.make_graph([node], "g", [value("x", kind, x.shape)], outs, [count])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    values, positions = FusilliBackend.run_model(model, [x])
+    return values, positions
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_nan_is_the_greatest(dtype: type) -> None:
+    """And of equal numbers, 0 and -0 are, the first comes first."""
+    x = np.array([[1, _NAN, 3, -_NAN], [_INF, 2, _NAN, 2], [0.0, -0.0, -1, 0.0]], dtype)
+    values, positions = _topk(x, 3, 1)
+    np.testing.assert_array_equal(values, np.array([[_NAN, _NAN, 3], [_NAN, _INF, 2], [0, 0, 0]], dtype))
+    np.testing.assert_array_equal(positions, [[1, 3, 2], [2, 0, 1], [0, 1, 3]])
+    values, positions = _topk(x, 3, 0)
+    np.testing.assert_array_equal(values, np.array([[1, 3, _NAN], [2, 2, _INF], [-1, 0, 0]], dtype))
+    np.testing.assert_array_equal(positions, [[0, 2, 1], [1, 3, 0], [2, 0, 1]])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64])
+def test_the_greatest_of_unsigned_integers(dtype: type) -> None:
+    most = np.iinfo(dtype).max
+    values, positions = _topk(np.array([[5, most, 7, most - 1]], dtype), 2, 1)
+    np.testing.assert_array_equal(values, np.array([[most, most - 1]], dtype))
+    np.testing.assert_array_equal(positions, [[1, 3]])
+
+
+@pytest.mark.parametrize(("how", "combine"), [("max", np.maximum), ("min", np.minimum)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8, np.uint64])
+def test_scattered_extremes(how: str, combine: np.ufunc, dtype: type) -> None:
+    """Twice the same place, places counted from the end, and numbers that would be negative with a sign."""
+    x, places = np.array([[1, 2, 9], [200, 4, 5]], dtype), np.array([[0, 0, 1], [-1, -2, 1]], np.int64)
+    values = np.array([[3, 250, 1], [0, 100, 5]], dtype)
+    scale = dtype(2) ** 56 if dtype is np.uint64 else dtype(1)
+    flat = np.stack([places, np.arange(3)[None].repeat(2, 0)], -1)
+    want = x.copy()
+    combine.at(want, (places, np.arange(3)), values)
+    inputs = {"x": x * scale, "i": places, "v": values * scale}
+    np.testing.assert_array_equal(_one_node("ScatterElements", inputs, [2, 3], axis=0, reduction=how), want * scale)
+    np.testing.assert_array_equal(_one_node("ScatterND", {**inputs, "i": flat}, [2, 3], reduction=how), want * scale)
+
+
+@pytest.mark.parametrize(("op_type", "dims"), [("ScatterElements", (0, 2)), ("ScatterND", (0,))])
+def test_nothing_to_scatter(op_type: str, dims: tuple[int, ...]) -> None:
+    x = np.ones((2, 3), np.float32)
+    inputs = {"x": x, "i": np.zeros((0, 2), np.int64), "v": np.zeros(dims, np.float32)}
+    np.testing.assert_array_equal(_one_node(op_type, inputs, [2, 3]), x)
+
+
 def test_tensors_without_elements() -> None:
     y = _one_node("Relu", {"x": np.zeros((0, 4), np.float32)}, [0, 4])
     assert (y.shape, y.dtype) == ((0, 4), np.float32)

@@ -200,10 +200,13 @@ def test_literals_of_the_module_are_constants(lowered: Any) -> None:
         ("2xi8", "dense<[-5, 7]>", "int8", [-5, 7]),
         ("2xui8", "dense<[200, 7]>", "uint8", [200, 7]),
         ("2xf8E4M3FN", "dense<[1.5, -2.0]>", "float8_e4m3fn", [1.5, -2.0]),
+        ("2xf8E5M2", "dense<[1.5, -2.0]>", "float8_e5m2", [1.5, -2.0]),
+        ("bf16", "dense<0.5>", "bfloat16", 0.5),
+        ("f8E4M3FN", "dense<-2.0>", "float8_e4m3fn", -2.0),
         ("0xf32", "dense<>", "float32", []),
     ],
 )
-def test_literals_of_every_type(lowered: Any, kind: str, text: str, dtype: str, values: list[Any]) -> None:
+def test_literals_of_every_type(lowered: Any, kind: str, text: str, dtype: str, values: Any) -> None:
     module = f"""
     memref.global "private" constant @c : memref<{kind}> = {text}
     func.func @f(%y: memref<{kind}>) {{

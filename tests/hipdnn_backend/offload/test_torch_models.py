@@ -89,6 +89,34 @@ def test_a_module_computes_what_pytorch_computes(name: str) -> None:
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.ones_like(x, dtype=torch.bool),
+        lambda x: torch.zeros_like(x, dtype=torch.int8),
+        lambda x: torch.triu(torch.ones_like(x, dtype=torch.bool), 1),
+        lambda x: torch.full_like(x, 200, dtype=torch.uint8),
+        lambda x: torch.ones_like(x, dtype=torch.bool) & (torch.cumsum(x, 0) > -1e9),
+        lambda x: x[:0],
+        lambda x: torch.cat([x[:, :0], x[:, 1:]], 1),
+        lambda x: x[:0].sum(0),
+    ],
+)
+def test_results_that_no_input_decides(make: Callable[[Any], Any]) -> None:
+    """Constants, and tensors without elements."""
+
+    class Constant(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return make(x)
+
+    x = torch.arange(6.0).reshape(2, 3)
+    with load(Constant(), device="cpu", example=(x,)) as model:
+        (got,) = model.run({each.name: x.numpy() for each in model.inputs}).values()
+    want = make(x).numpy()
+    np.testing.assert_array_equal(got, want)
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+
+
 def test_an_example_that_is_no_tuple_is_told() -> None:
     with pytest.raises(
         ModelError, match=r"example is a tuple of the arguments of forward, e.g. example=\(x,\); got Tensor"

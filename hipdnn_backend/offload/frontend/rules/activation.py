@@ -1,4 +1,4 @@
-"""Activations that torch-mlir's ONNX conversion lacks."""
+"""Activations that torch-mlir's ONNX conversion lacks, or takes for another one."""
 
 from __future__ import annotations
 
@@ -21,3 +21,12 @@ def _swish(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if alpha == 1.0:
         return [b.torch("silu", x, like=type_)]
     return [b.op("Mul", x, b.op("Sigmoid", b.op("Mul", x, b.like(x, alpha))))]
+
+
+@rewrites("ThresholdedRelu")
+def _thresholded(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """0 where x is NaN: ``aten.threshold`` has NaN there."""
+    x = node.input[0]
+    if b.type(x) is None:
+        return None
+    return [b.op("Where", b.op("Greater", x, b.like(x, b.given.get("alpha", 1.0))), x, b.like(x, 0))]

@@ -6,6 +6,8 @@ tensor what only a run knows, as it does for PyTorch's operations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 
@@ -38,3 +40,23 @@ def _check(b: Builder, node: onnx.NodeProto, sizes: np.ndarray) -> None:
         shown = sizes.tolist() if sizes.ndim else int(sizes)
         reason = f"index {known[outside].reshape(-1)[0]} of {node.input[1]!r} is outside a dim of size {shown}"
         raise b.fail("indices", reason)
+
+
+@rewrites("ScatterElements", "ScatterND")
+def _nothing_to_put(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """The compiler divides by the number of positions."""
+    return [node.input[0]] if 0 in (b.dims(node.input[2]) or ()) else None
+
+
+@rewrites("ScatterElements")
+def _greatest_or_least(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """``aten.scatter_reduce``, which torch-mlir's conversion has for sums and products only."""
+    how = {"max": "amax", "min": "amin"}.get(b.given.get("reduction", "none"))
+    x, positions, dims = node.input[0], node.input[1], b.dims(node.input[0])
+    type_ = b.type(x)
+    if how is None or dims is None or type_ is None:
+        return None
+    axis = b.given.get("axis", 0) % len(dims)
+    wide = b.op("Cast", positions, to=onnx.TensorProto.INT64)
+    from_end = b.op("Where", b.op("Less", wide, b.constant(0)), b.op("Add", wide, b.constant(dims[axis])), wide)
+    return [b.torch("scatter_reduce", x, from_end, node.input[2], like=type_, dim=axis, reduce=how)]

@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matrix products and determinants."""
 
 from __future__ import annotations
 
@@ -44,3 +44,37 @@ def _constant_factors(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         operands.append(b.input(2) if scaled is None else b.constant(scaled, None))
     given = {"alpha": 1.0 if scale else alpha, "beta": 1.0 if shift else beta, "transA": b.given.get("transA", 0)}
     return [b.op("Gemm", *operands, transB=0, **given)]
+
+
+@rewrites("Det")
+def _determinant(b: Builder, node: onnx.NodeProto) -> Sequence[str]:
+    """Written out up to 3 x 3; torch-mlir eliminates without exchanging rows, in code that does not compile."""
+    x, dims, dtype = node.input[0], b.dims(node.input[0]), b.dtype(node.input[0])
+    size = dims[-1] if dims else -1
+    if dims is None or dtype is None or size > 3:
+        shown = "matrices of unknown size" if dims is None else f"{size} x {size} matrices"
+        raise b.unsupported("determinant", f"of {shown}; up to 3 x 3 is written out")
+    if size == 0:
+        return [b.constant(np.ones(dims[:-2]), dtype)]
+    wide = b.op("Cast", x, to=onnx.TensorProto.FLOAT) if dtype == np.float16 else x
+    entry = [[_entry(b, wide, dims, i, j) for j in range(size)] for i in range(size)]
+    made = _expanded(b, entry, list(range(size)))
+    return [b.op("Cast", made, to=onnx.TensorProto.FLOAT16) if dtype == np.float16 else made]
+
+
+def _entry(b: Builder, x: str, dims: Sequence[int], i: int, j: int) -> str:
+    cut = b.op("Slice", x, b.constant([i, j]), b.constant([i + 1, j + 1]), b.constant([-2, -1]))
+    return b.op("Reshape", cut, b.constant(dims[:-2]))
+
+
+def _expanded(b: Builder, entry: Sequence[Sequence[str]], columns: Sequence[int]) -> str:
+    """The determinant of the last rows and of some columns, along the first of these rows."""
+    row = entry[len(entry) - len(columns)]
+    if len(columns) == 1:
+        return row[columns[0]]
+    made = ""
+    for position, column in enumerate(columns):
+        rest = [other for other in columns if other != column]
+        term = b.op("Mul", row[column], _expanded(b, entry, rest))
+        made = b.op("Sub" if position % 2 else "Add", made, term) if made else term
+    return made

@@ -1,4 +1,4 @@
-"""Slices, and what is made of them."""
+"""Slices, what is made of them, and pads."""
 
 from __future__ import annotations
 
@@ -52,3 +52,31 @@ def _split(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         results.append(b.op("Slice", node.input[0], *(b.constant([number]) for number in (start, stop, axis))))
         start = stop
     return results
+
+
+@rewrites("Pad")
+def _pad(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Negative amounts are slices; reflected and wrapped elements are gathered: what torch-mlir has there is wrong."""
+    x, dims, amounts = node.input[0], b.dims(node.input[0]), b.value(node.input[1])
+    axes = b.value(b.input(3)) if b.input(3) else np.arange(len(dims or ()))
+    mode = b.given.get("mode", "constant")
+    if dims is None or amounts is None or axes is None or amounts.size != 2 * axes.size:
+        return None
+    if (amounts >= 0).all() and mode not in ("reflect", "wrap"):
+        return None
+    more = np.zeros((2, len(dims)), np.int64)
+    for axis, before, after in zip(axes.tolist(), *amounts.reshape(2, -1).tolist(), strict=True):
+        more[:, axis] = before, after
+    for axis, (before, after) in enumerate(more.T.tolist()):
+        kept = np.arange(dims[axis])[max(-before, 0) : dims[axis] - max(-after, 0)]
+        if not kept.size:
+            raise b.unsupported("pads", f"{before} and {after} leave nothing of dim {axis} of {list(dims)}")
+        if kept.size < dims[axis]:
+            x = b.op("Slice", x, b.constant([kept[0]]), b.constant([kept[-1] + 1]), b.constant([axis]))
+        if mode in ("reflect", "wrap") and max(before, after) > 0:
+            wanted = np.pad(np.arange(kept.size), (max(before, 0), max(after, 0)), mode)
+            x = b.op("Gather", x, b.constant(wanted), axis=axis)
+    more = np.maximum(more, 0)
+    if mode in ("reflect", "wrap") or not more.any():
+        return [x]
+    return [b.op("Pad", x, b.constant(more.reshape(-1)), b.input(2), mode=mode)]

@@ -29,6 +29,26 @@ def test_products_with_vectors(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     assert "?" not in str(load(model).module)
 
 
+@pytest.mark.parametrize("dims", [(1, 1), (2, 2), (3, 3), (2, 4, 3, 3)])
+def test_small_determinants(dims: tuple[int, ...]) -> None:
+    x = _normal(*dims)
+    model, feeds = one_node("Det", {"x": x}, {"y": np.float32})
+    graph = check_rewrite(model, feeds, expected=[np.linalg.det(x.astype(np.float64)).astype(np.float32)], atol=1e-5)
+    assert all(node.op_type != "Det" for node in graph.nodes)
+
+
+def test_a_determinant_that_needs_rows_exchanged() -> None:
+    x = np.array([[0, 2, 0], [0, 0, 3], [4, 0, 0]], np.float32)
+    model, feeds = one_node("Det", {"x": x}, {"y": np.float32})
+    check_rewrite(model, feeds, expected=[np.array(24, np.float32)])
+
+
+def test_larger_determinants_are_not_converted() -> None:
+    model, _ = one_node("Det", {"x": _normal(2, 4, 4)}, {"y": np.float32})
+    with pytest.raises(UnsupportedNodeError, match="node: Det: of 4 x 4 matrices; up to 3 x 3 is written out"):
+        prepare(model)
+
+
 @pytest.mark.parametrize("given", [{"transB": 1}, {"transA": 1, "alpha": 0.5, "beta": 2.0}, {"alpha": -1.0}])
 def test_a_gemm_has_its_weight_as_it_is_read(given: dict[str, Any]) -> None:
     a = _normal(3, 2) if given.get("transA") else _normal(2, 3)
@@ -119,6 +139,23 @@ def test_slices_of_several_axes(starts: list[int], ends: list[int], axes: Any, s
     model, feeds = one_node("Slice", inputs, {"y": np.float32}, constants=constants)
     check_rewrite(model, feeds)
     assert "?" not in str(load(model).module)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+@pytest.mark.parametrize("amounts", [[1, 2, 2, 1], [-1, 1, 1, -1], [-1, -1, 0, -2]])
+def test_pads_of_either_sign(mode: str, amounts: list[int]) -> None:
+    model, feeds = one_node(
+        "Pad", {"x": _normal(4, 5), "p": np.array(amounts)}, {"y": np.float32}, constants=["p"], mode=mode
+    )
+    graph = check_rewrite(model, feeds)
+    plain = min(amounts) >= 0 and mode in ("constant", "edge")
+    assert ([node.op_type for node in graph.nodes] == ["Pad"]) is plain
+
+
+def test_a_reflection_by_hand() -> None:
+    x = np.array([1, 2, 3, 4], np.float32)
+    model, feeds = one_node("Pad", {"x": x, "p": np.array([2, -1])}, {"y": np.float32}, constants=["p"], mode="reflect")
+    check_rewrite(model, feeds, expected=[np.array([3, 2, 1, 2, 3], np.float32)])
 
 
 @pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceL2", "ReduceLogSumExp"])

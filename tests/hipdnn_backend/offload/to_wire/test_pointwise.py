@@ -52,6 +52,8 @@ def test_of_positive_numbers(name: str) -> None:
         ("pow.Tensor_Scalar", (3.0,)),
         ("pow.Tensor_Scalar", (4,)),
         ("pow.Tensor_Scalar", (-1,)),
+        ("pow.Tensor_Scalar", (11,)),
+        ("pow.Tensor_Scalar", (-3.0,)),
         ("add.Scalar", (1.5, 2)),
         ("sub.Scalar", (3, 0.5)),
         ("rsub.Scalar", (1.5, 3)),

@@ -1,0 +1,108 @@
+"""Torch operations of custom texts whose lowering is put right: values as PyTorch gives them."""
+
+# PyTorch's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graph_api import CustomOpAttributes, DataType, Graph
+from iree_bridge import build
+from tests.support.cases import aligned
+
+pytestmark = pytest.mark.iree_cpu
+
+torch = pytest.importorskip("torch")
+
+NAN, INF = np.nan, np.inf
+X = np.array([NAN, 1, -1, 0, INF, -INF, 2.5, NAN], np.float32)
+Y = np.array([1, NAN, 2, -3, NAN, 1, NAN, NAN], np.float32)
+Z = np.array([3, 3, NAN, 5, 5, 5, NAN, 1], np.float32)
+
+
+def _run(name: str, operands: Sequence[Any]) -> np.ndarray:
+    """The result of ``torch.aten.<name>`` in a custom text; tensors are of one shape and float."""
+    graph = Graph("corrected", io_data_type=DataType.FLOAT)
+    arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
+    dims = arrays[0].shape
+    kind = f"!torch.vtensor<[{','.join(map(str, dims))}],f32>"
+    arguments, lines, names, types = [], [], [], []
+    for number, operand in enumerate(operands):
+        names.append(f"%v{number}")
+        if isinstance(operand, np.ndarray):
+            arguments.append(f"%v{number}: {kind}")
+            types.append(kind)
+        elif operand is None:
+            lines.append(f"%v{number} = torch.constant.none")
+            types.append("!torch.none")
+        else:
+            lines.append(f"%v{number} = torch.constant.float {operand:e}")
+            types.append("!torch.float")
+    text = "\n".join(
+        [
+            f"func.func private @{{FUNC_NAME}}({', '.join(arguments)}) -> {kind} {{",
+            *lines,
+            f"%r = torch.aten.{name} {', '.join(names)} : {', '.join(types)} -> {kind}",
+            f"return %r : {kind}\n}}",
+        ]
+    )
+    tensors = [graph.tensor(dim=dims) for _ in arrays]
+    (y,) = graph.custom_op(tensors, 1, CustomOpAttributes(custom_op_id="fusilli.corrected", data=text))
+    y.set_dim(dims).set_output()
+    result = aligned(np.zeros(dims, np.float32))
+    build(graph.validate(), "cpu").run({**dict(zip(tensors, map(aligned, arrays), strict=True)), y: result})
+    return result
+
+
+def _check(name: str, operands: Sequence[Any]) -> None:
+    given = [torch.from_numpy(each) if isinstance(each, np.ndarray) else each for each in operands]
+    packet, _, overload = name.partition(".")
+    expected = getattr(getattr(torch.ops.aten, packet), overload or "default")(*given)
+    np.testing.assert_allclose(_run(name, operands), expected.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "operands"),
+    [
+        ("maximum", (X, Y)),
+        ("minimum", (X, Y)),
+        ("max.other", (X, Y)),
+        ("clamp", (X, -1.0, 2.0)),
+        ("clamp", (X, None, 2.0)),
+        ("clamp.Tensor", (X, Y, Z)),
+        ("clamp_min.Tensor", (X, Y)),
+        ("hardtanh", (X, -1.0, 2.0)),
+        ("relu6", (X,)),
+        ("threshold", (X, 0.5, 3.0)),
+        ("hardshrink", (X, 0.5)),
+    ],
+)
+def test_nan_passes(name: str, operands: Sequence[Any]) -> None:
+    _check(name, operands)
+
+
+def test_powers() -> None:
+    base = np.array([-2, -1, 0, -8, -2, -INF, NAN, 1], np.float32)
+    _check("pow.Tensor_Tensor", (base, np.array([2, 3, 0, -1, 0.5, 3, 0, NAN], np.float32)))
+
+
+def test_remainders_of_infinite_divisors() -> None:
+    _check("fmod.Tensor", (X, np.full_like(X, INF)))
+
+
+def test_remainders_whose_quotient_is_rounded_up() -> None:
+    x, y = np.array([0.7, -0.7, 1, 1, -7, 5.5, 0], np.float32), np.array([0.1, 0.1, -0.1, 0.2, 3, 2, 1], np.float32)
+    _check("fmod.Tensor", (x, y))
+
+
+def test_area_sines() -> None:
+    _check("asinh", (np.array([-100, -1e-4, 0, 1e-4, 3, -1e20, INF, -INF, NAN], np.float32),))
+
+
+def test_softshrink() -> None:
+    _check("softshrink", (X, 0.5))
