@@ -16,6 +16,8 @@ __all__ = ["COMMON_OPSET", "convert", "inline_functions"]
 COMMON_OPSET = 22
 """Models of older opsets are converted to it, so that rewrites meet one form of each operator. Before it, onnx inferred
 other shapes for pools that round up than its operators have."""
+_RESIZE_WITH_COORDINATES = 11
+"""Opset whose Resize says where its elements lie."""
 
 
 def inline_functions(graph: Graph, functions: Sequence[onnx.FunctionProto]) -> Graph:
@@ -51,6 +53,8 @@ def convert(graph: Graph) -> Graph:
         reason = f"opset {graph.opset} cannot be converted to {COMMON_OPSET}: {' '.join(str(error).split())}"
         raise ModelError(graph.name, "opset", reason) from error
     _keep_names(graph.nodes, model.graph.node)
+    if graph.opset < _RESIZE_WITH_COORDINATES:
+        _keep_coordinates(model.graph.node, _resized(graph.nodes))
     return _rebuilt(graph, model)
 
 
@@ -59,6 +63,30 @@ def _keep_names(before: Iterable[onnx.NodeProto], after: Iterable[onnx.NodeProto
     names = {value: node.name for node in before for value in node.output if value}
     for node in after:
         node.name = next((names[value] for value in node.output if value in names), node.name)
+
+
+def _resized(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Results of Resize and Upsample, in bodies too."""
+    found: set[str] = set()
+    for node in nodes:
+        if node.op_type in ("Resize", "Upsample") and not node.domain:
+            found.update(node.output)
+        for body in subgraphs(node):
+            found |= _resized(body.node)
+    return found
+
+
+def _keep_coordinates(nodes: Iterable[onnx.NodeProto], results: set[str]) -> None:
+    """Say what Resize and Upsample meant before they had attributes for it, which onnx's conversion leaves out.
+
+    The nearest mode of that time has no name: ONNX Runtime knows it as "".
+    """
+    for node in nodes:
+        if node.op_type == "Resize" and not node.domain and not results.isdisjoint(node.output):
+            given = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": ""}
+            node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in given.items())
+        for body in subgraphs(node):
+            _keep_coordinates(body.node, results)
 
 
 def _rebuilt(graph: Graph, model: onnx.ModelProto) -> Graph:
