@@ -11,6 +11,7 @@ from hipdnn_backend.offload.frontend.rules import (
     conv,
     identity,
     indices,
+    loss,
     matmul,
     moving,
     norm,
@@ -19,6 +20,7 @@ from hipdnn_backend.offload.frontend.rules import (
     recurrent,
     reduction,
     resize,
+    sampling,
     slicing,
 )
 
@@ -33,6 +35,7 @@ __all__ = [
     "conv",
     "identity",
     "indices",
+    "loss",
     "matmul",
     "moving",
     "norm",
@@ -41,5 +44,6 @@ __all__ = [
     "recurrent",
     "reduction",
     "resize",
+    "sampling",
     "slicing",
 ]

@@ -1,0 +1,196 @@
+"""Samples of a picture at computed positions: GridSample, RoiAlign, DeformConv.
+
+Positions are brought inside the picture before they become integers, so that no value of a run, NaN included, reads
+outside; torch-mlir's own conversions do not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+
+__all__: list[str] = []
+
+_INT64 = onnx.TensorProto.INT64
+
+
+@dataclass(kw_only=True)
+class _Picture:
+    """A picture ``[N, C, d...]`` as a table of its places, ``[N * d..., C]``.
+
+    Attributes:
+        b: where nodes go.
+        rows: the table, in the type in which sums are computed.
+        count, channels: N and C.
+        sizes: d.
+        dtype: of the positions.
+    """
+
+    b: Builder
+    rows: str
+    count: int
+    channels: int
+    sizes: tuple[int, ...]
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, b: Builder, x: str, dims: tuple[int, ...], element: int, dtype: np.dtype) -> _Picture:
+        rank = len(dims)
+        last = b.op("Transpose", x, perm=[0, *range(2, rank), 1])
+        rows = b.op("Reshape", last, b.constant([dims[0] * math.prod(dims[2:]), dims[1]]))
+        return cls(
+            b=b, rows=b.op("Cast", rows, to=element), count=dims[0], channels=dims[1], sizes=dims[2:], dtype=dtype
+        )
+
+    def number(self, value: float) -> str:
+        return self.b.constant(value, self.dtype)
+
+    def within(self, x: str, low: float, high: float) -> str:
+        """``x`` between two bounds; NaN becomes the lower one."""
+        b, least, most = self.b, self.number(low), self.number(high)
+        x = b.op("Where", b.op("GreaterOrEqual", x, least), x, least)
+        return b.op("Where", b.op("LessOrEqual", x, most), x, most)
+
+    def read(self, base: str, at: Sequence[str]) -> str:
+        """``[P, C]``: what is at positions ``[P]``, a float tensor for each dim, inside; ``base``: where pictures begin."""
+        b, flat = self.b, ""
+        for size, x in zip(self.sizes, at, strict=True):
+            whole = b.op("Cast", x, to=_INT64)
+            flat = b.op("Add", b.op("Mul", flat, b.constant(size)), whole) if flat else whole
+        return b.op("Gather", self.rows, b.op("Add", flat, base) if base else flat, axis=0)
+
+    def column(self, x: str) -> str:
+        """``[P]`` → ``[P, 1]``."""
+        return self.b.op("Unsqueeze", x, self.b.constant([1]))
+
+
+@rewrites("GridSample")
+def _grid_sample(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    dims, grid, type_, kind = (
+        b.dims(node.input[0]),
+        b.dims(node.input[1]),
+        b.type(node.input[0]),
+        b.dtype(node.input[1]),
+    )
+    if dims is None or grid is None or type_ is None or kind is None:
+        return None
+    mode, padding = b.given.get("mode", "linear"), b.given.get("padding_mode", "zeros")
+    taps = {"nearest": [0], "linear": [0, 1], "bilinear": [0, 1], "cubic": [-1, 0, 1, 2], "bicubic": [-1, 0, 1, 2]}
+    if mode not in taps or padding not in ("zeros", "border", "reflection"):
+        raise b.unsupported("grid-sample", f"mode {mode!r} with padding {padding!r}")
+    dtype = kind if kind in (np.float32, np.float64) else np.dtype(np.float32)
+    summed = type_.element if type_.dtype == np.float64 or mode == "nearest" else onnx.TensorProto.FLOAT
+    picture = _Picture.of(b, node.input[0], dims, summed, dtype)
+    sizes, points = dims[2:], math.prod(grid[:-1])
+    flat = b.op("Reshape", node.input[1], b.constant([points, len(sizes)]))
+    flat = b.op("Cast", flat, to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
+    aligned = bool(b.given.get("align_corners", 0))
+    along = []
+    for axis, size in enumerate(sizes):  # the grid's last coordinate is that of the first dim
+        x = b.op("Gather", flat, b.constant(len(sizes) - 1 - axis), axis=1)
+        x = _in_pixels(picture, x, size, aligned)
+        if mode == "nearest":
+            x = b.op("Round", x)
+        along.append(_taps(picture, _padded(picture, x, size, padding, aligned), size, taps[mode], padding, aligned))
+    first = np.repeat(np.arange(dims[0]) * math.prod(sizes), points // max(dims[0], 1))
+    y = _weighted(picture, b.constant(first) if dims[0] > 1 else "", along, summed)
+    y = b.op("Reshape", y, b.constant([*grid[:-1], dims[1]]))
+    y = b.op("Transpose", y, perm=[0, len(dims) - 1, *range(1, len(dims) - 1)])
+    return [b.op("Cast", y, to=type_.element)]
+
+
+def _in_pixels(picture: _Picture, x: str, size: int, aligned: bool) -> str:
+    """From -1 … 1 to 0 … size - 1, or to the outer edges of these."""
+    b, half = picture.b, picture.number(0.5)
+    x = b.op("Add", x, picture.number(1))
+    if aligned:
+        return b.op("Mul", x, picture.number((size - 1) / 2))
+    return b.op("Mul", b.op("Sub", b.op("Mul", x, picture.number(size)), picture.number(1)), half)
+
+
+def _padded(picture: _Picture, x: str, size: int, padding: str, aligned: bool) -> str:
+    """Coordinates outside are reflected, or so far away at most that no tap is inside: each is padded by itself."""
+    if padding == "reflection":
+        low, high = (0, size - 1) if aligned else (-0.5, size - 0.5)
+        return picture.within(_reflected(picture, x, low, high), low, high)
+    return picture.within(x, -4, size + 3)
+
+
+def _reflected(picture: _Picture, x: str, low: float, high: float) -> str:
+    """Back and forth between two bounds."""
+    b, reach = picture.b, high - low
+    if reach <= 0:
+        return b.op("Mul", x, picture.number(0))
+    far = b.op("Abs", b.op("Sub", x, picture.number(low)))
+    period = picture.number(2 * reach)
+    rest = b.op("Sub", far, b.op("Mul", b.op("Floor", b.op("Div", far, period)), period))
+    back = b.op("Abs", b.op("Sub", rest, picture.number(reach)))  # from the upper bound
+    return b.op("Sub", picture.number(high), back)
+
+
+_Tap = tuple[str, str, str]
+"""Position inside, weight ("" for 1), and whether it counts ("" for always)."""
+
+
+def _taps(picture: _Picture, x: str, size: int, taps: Sequence[int], padding: str, aligned: bool) -> list[_Tap]:
+    b = picture.b
+    base = b.op("Floor", x) if len(taps) > 1 else x
+    part = b.op("Sub", x, base) if len(taps) > 1 else ""
+    found = []
+    for tap in taps:
+        at, counts = b.op("Add", base, picture.number(tap)) if tap else base, ""
+        if padding == "zeros":
+            low, high = picture.number(0), picture.number(size - 1)
+            counts = b.op("And", b.op("GreaterOrEqual", at, low), b.op("LessOrEqual", at, high))
+        elif padding == "reflection":
+            at = _reflected(picture, at, *((0, size - 1) if aligned else (-0.5, size - 0.5)))
+        weight = "" if len(taps) == 1 else (_linear if len(taps) == 2 else _cubic)(picture, part, tap)
+        found.append((picture.within(at, 0, size - 1), weight, counts))
+    return found
+
+
+def _linear(picture: _Picture, part: str, tap: int) -> str:
+    return part if tap else picture.b.op("Sub", picture.number(1), part)
+
+
+def _cubic(picture: _Picture, part: str, tap: int) -> str:
+    """Keys' kernel with a = -0.75, at the distance of a tap."""
+    b, a = picture.b, -0.75
+    x = b.op("Sub", picture.number(tap), part) if tap > 0 else b.op("Sub", part, picture.number(tap))
+
+    def polynomial(*factors: float) -> str:
+        y = picture.number(factors[0])
+        for factor in factors[1:]:
+            y = b.op("Add", b.op("Mul", y, x), picture.number(factor))
+        return y
+
+    return polynomial(a + 2, -(a + 3), 0, 1) if tap in (0, 1) else polynomial(a, -5 * a, 8 * a, -4 * a)
+
+
+def _weighted(picture: _Picture, base: str, along: Sequence[Sequence[_Tap]], element: int) -> str:
+    """``[P, C]``: the sum over all combinations of taps."""
+    b, y = picture.b, ""
+    for taps in itertools.product(*along):
+        value = picture.read(base, [at for at, _, _ in taps])
+        counts = [each for _, _, each in taps if each]
+        weights = [weight for _, weight, _ in taps if weight]
+        if counts:
+            inside = counts[0]
+            for each in counts[1:]:
+                inside = b.op("And", inside, each)
+            zero = b.constant(0, onnx.helper.tensor_dtype_to_np_dtype(element))
+            value = b.op("Where", picture.column(inside), value, zero)
+        if weights:
+            factor = weights[0]
+            for each in weights[1:]:
+                factor = b.op("Mul", factor, each)
+            value = b.op("Mul", value, b.op("Cast", picture.column(factor), to=element))
+        y = b.op("Add", y, value) if y else value
+    return y
