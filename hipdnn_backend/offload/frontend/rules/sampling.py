@@ -50,6 +50,7 @@ class _Picture:
         )
 
     def number(self, value: float) -> str:
+        """A constant in the type of the positions."""
         return self.b.constant(value, self.dtype)
 
     def within(self, x: str, low: float, high: float) -> str:
@@ -59,7 +60,12 @@ class _Picture:
         return b.op("Where", b.op("LessOrEqual", x, most), x, most)
 
     def read(self, base: str, at: Sequence[str]) -> str:
-        """``[P, C]``: what is at positions ``[P]``, a float tensor for each dim, inside; ``base``: where pictures begin."""
+        """``[P..., C]``: what is at positions ``[P...]``, for each dim a float tensor inside it, which broadcast.
+
+        Args:
+            base: where the pictures begin, "" for one.
+            at: the positions.
+        """
         b, flat = self.b, ""
         for size, x in zip(self.sizes, at, strict=True):
             whole = b.op("Cast", x, to=_INT64)
@@ -67,8 +73,8 @@ class _Picture:
         return b.op("Gather", self.rows, b.op("Add", flat, base) if base else flat, axis=0)
 
     def column(self, x: str) -> str:
-        """``[P]`` → ``[P, 1]``."""
-        return self.b.op("Unsqueeze", x, self.b.constant([1]))
+        """``[P...]`` → ``[P..., 1]``."""
+        return self.b.op("Unsqueeze", x, self.b.constant([-1]))
 
 
 @rewrites("GridSample")
@@ -175,22 +181,130 @@ def _cubic(picture: _Picture, part: str, tap: int) -> str:
 
 
 def _weighted(picture: _Picture, base: str, along: Sequence[Sequence[_Tap]], element: int) -> str:
-    """``[P, C]``: the sum over all combinations of taps."""
-    b, y = picture.b, ""
+    """``[P..., C]``: the sum over all combinations of taps."""
+    y = ""
+    for value in _terms(picture, base, along, element):
+        y = picture.b.op("Add", y, value) if y else value
+    return y
+
+
+def _terms(picture: _Picture, base: str, along: Sequence[Sequence[_Tap]], element: int) -> list[str]:
+    """For each combination of taps what is there, times its weight."""
+    b, terms = picture.b, []
+    zero = b.constant(0, onnx.helper.tensor_dtype_to_np_dtype(element))
     for taps in itertools.product(*along):
         value = picture.read(base, [at for at, _, _ in taps])
-        counts = [each for _, _, each in taps if each]
-        weights = [weight for _, weight, _ in taps if weight]
-        if counts:
-            inside = counts[0]
-            for each in counts[1:]:
-                inside = b.op("And", inside, each)
-            zero = b.constant(0, onnx.helper.tensor_dtype_to_np_dtype(element))
+        inside = _chain(b, "And", [each for _, _, each in taps if each])
+        factor = _chain(b, "Mul", [weight for _, weight, _ in taps if weight])
+        if inside:
             value = b.op("Where", picture.column(inside), value, zero)
-        if weights:
-            factor = weights[0]
-            for each in weights[1:]:
-                factor = b.op("Mul", factor, each)
-            value = b.op("Mul", value, b.op("Cast", picture.column(factor), to=element))
-        y = b.op("Add", y, value) if y else value
-    return y
+        terms.append(b.op("Mul", value, b.op("Cast", picture.column(factor), to=element)) if factor else value)
+    return terms
+
+
+def _chain(b: Builder, op_type: str, operands: Sequence[str]) -> str:
+    """One after the other; "" if there is none."""
+    result = ""
+    for operand in operands:
+        result = b.op(op_type, result, operand) if result else operand
+    return result
+
+
+@rewrites("RoiAlign")
+def _roi_align(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Each bin is the mean, or the largest weighted corner, of ``sampling_ratio`` squared bilinear samples."""
+    dims, rois, type_, kind = (
+        b.dims(node.input[0]),
+        b.dims(node.input[1]),
+        b.type(node.input[0]),
+        b.dtype(node.input[1]),
+    )
+    if dims is None or rois is None or type_ is None or kind is None:
+        return None
+    given, mode = b.given, b.given.get("mode", "avg")
+    samples = given.get("sampling_ratio", 0)
+    if samples < 1 or mode not in ("avg", "max"):
+        reason = f"mode {mode!r} with sampling_ratio {samples}: how many samples a bin has is to be known before a run"
+        raise b.unsupported("roi-align", reason)
+    dtype = kind if kind in (np.float32, np.float64) else np.dtype(np.float32)
+    summed = type_.element if type_.dtype == np.float64 else onnx.TensorProto.FLOAT
+    picture = _Picture.of(b, node.input[0], dims, summed, dtype)
+    half = given.get("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    corners = b.op("Cast", node.input[1], to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
+    corners = b.op("Mul", corners, picture.number(given.get("spatial_scale", 1.0)))
+    corners = b.op("Sub", corners, picture.number(0.5)) if half else corners
+    bins, along = [given.get("output_height", 1), given.get("output_width", 1)], []
+    for axis, (size, count) in enumerate(zip(dims[2:], bins, strict=True)):  # rois are x1, y1, x2, y2
+        begin, end = (b.op("Gather", corners, b.constant([first + 1 - axis]), axis=1) for first in (0, 2))
+        length = b.op("Sub", end, begin)
+        if not half:
+            longer = b.op("GreaterOrEqual", length, picture.number(1))
+            length = b.op("Where", longer, length, picture.number(1))
+        parts = (np.arange(count)[:, None] + (np.arange(samples) + 0.5) / samples).reshape(1, -1) / count
+        at = b.op("Add", begin, b.op("Mul", length, b.constant(parts, dtype)))
+        taps = _bilinear_inside(picture, at, size)
+        wide = b.constant([2 if axis == 0 else 1])  # [rois, samples of the height, samples of the width]
+        along.append([tuple(b.op("Unsqueeze", each, wide) for each in tap) for tap in taps])
+    whole = b.op("Cast", node.input[2], to=_INT64)
+    whole = b.op("Clip", whole, b.constant(0), b.constant(max(dims[0] - 1, 0)))
+    base = b.op("Reshape", b.op("Mul", whole, b.constant(math.prod(dims[2:]))), b.constant([rois[0], 1, 1]))
+    terms = _terms(picture, base, along, summed)
+    y = _chain(b, "Add" if mode == "avg" else "Max", terms)
+    y = b.op("Reshape", y, b.constant([rois[0], bins[0], samples, bins[1], samples, dims[1]]))
+    y = b.op("ReduceMean" if mode == "avg" else "ReduceMax", y, b.constant([2, 4]), keepdims=0)
+    return [b.op("Cast", b.op("Transpose", y, perm=[0, 3, 1, 2]), to=type_.element)]
+
+
+def _bilinear_inside(picture: _Picture, x: str, size: int) -> list[_Tap]:
+    """Two taps of what is at most 1 outside, which counts as the edge; the rest counts for nothing."""
+    b = picture.b
+    low, high = (b.op(op, x, picture.number(limit)) for op, limit in (("GreaterOrEqual", -1), ("LessOrEqual", size)))
+    counts, at = b.op("And", low, high), picture.within(x, 0, size - 1)
+    base = b.op("Floor", at)
+    part = b.op("Sub", at, base)
+    return [
+        (picture.within(b.op("Add", base, picture.number(tap)), 0, size - 1), _linear(picture, part, tap), counts)
+        for tap in (0, 1)
+    ]
+
+
+@rewrites("DeformConv")
+def _deformed(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """What the moved taps read, as columns, and one product with the filters."""
+    dims, filters, result = b.dims(node.input[0]), b.dims(node.input[1]), b.dims(node.output[0])
+    type_, kind = b.type(node.input[0]), b.dtype(node.input[2])
+    if dims is None or filters is None or result is None or type_ is None or kind is None:
+        return None
+    if len(dims) != 4:
+        raise b.unsupported("deform-conv", f"{len(dims) - 2} spatial dims")
+    groups, parts = b.given.get("group", 1), b.given.get("offset_group", 1)
+    n, c, taps, places = dims[0], dims[1], filters[2] * filters[3], result[2:]
+    strides, dilations = b.given.get("strides") or [1, 1], b.given.get("dilations") or [1, 1]
+    begin = (b.given.get("pads") or [0] * 4)[:2]
+    dtype = kind if kind in (np.float32, np.float64) else np.dtype(np.float32)
+    summed = type_.element if type_.dtype == np.float64 else onnx.TensorProto.FLOAT
+    split = (n * parts, c // parts, *dims[2:])
+    picture = _Picture.of(b, b.op("Reshape", node.input[0], b.constant(split)), split, summed, dtype)
+    moved = b.op("Cast", node.input[2], to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
+    moved = b.op("Reshape", moved, b.constant([n * parts, taps, 2, *places]))
+    along = []
+    for axis, size in enumerate(dims[2:]):
+        tap = np.arange(filters[2 + axis]) * dilations[axis] - begin[axis]
+        tap = np.repeat(tap, filters[3]) if axis == 0 else np.tile(tap, filters[2])
+        place = np.arange(places[axis]) * strides[axis]
+        at = tap[:, None, None] + (place[:, None] if axis == 0 else place[None, :])
+        x = b.op("Add", b.op("Gather", moved, b.constant(axis), axis=2), b.constant(at[None], dtype))
+        along.append(_taps(picture, picture.within(x, -4, size + 3), size, [0, 1], "zeros", False))
+    base = b.constant((np.arange(n * parts) * math.prod(dims[2:])).reshape(-1, 1, 1, 1))
+    y = _weighted(picture, base if n * parts > 1 else "", along, summed)  # [n * parts, taps, places..., channels]
+    if b.input(4):
+        mask = b.op("Reshape", node.input[4], b.constant([n * parts, taps, *places, 1]))
+        y = b.op("Mul", y, b.op("Cast", mask, to=summed))
+    y = b.op("Transpose", y, perm=[0, 4, 1, 2, 3])
+    columns = b.op("Reshape", y, b.constant([n, groups, c // groups * taps, math.prod(places)]))
+    weights = b.op("Reshape", node.input[1], b.constant([groups, filters[0] // groups, c // groups * taps]))
+    y = b.op("MatMul", b.op("Cast", weights, to=summed), columns)
+    y = b.op("Cast", b.op("Reshape", y, b.constant(result)), to=type_.element)
+    if b.input(3):
+        y = b.op("Add", y, b.op("Reshape", node.input[3], b.constant([-1, 1, 1])))
+    return [y]
