@@ -3,6 +3,7 @@
 from hipdnn_backend.offload.frontend.rules import (
     activation,
     affine,
+    arithmetic,
     attention,
     casting,
     chance,
@@ -12,6 +13,7 @@ from hipdnn_backend.offload.frontend.rules import (
     identity,
     indices,
     loss,
+    machine_learning,
     matmul,
     moving,
     norm,
@@ -21,12 +23,15 @@ from hipdnn_backend.offload.frontend.rules import (
     reduction,
     resize,
     sampling,
+    scan,
     slicing,
+    training,
 )
 
 __all__ = [
     "activation",
     "affine",
+    "arithmetic",
     "attention",
     "casting",
     "chance",
@@ -36,6 +41,7 @@ __all__ = [
     "identity",
     "indices",
     "loss",
+    "machine_learning",
     "matmul",
     "moving",
     "norm",
@@ -45,5 +51,7 @@ __all__ = [
     "reduction",
     "resize",
     "sampling",
+    "scan",
     "slicing",
+    "training",
 ]

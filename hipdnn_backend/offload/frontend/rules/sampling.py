@@ -89,8 +89,8 @@ def _grid_sample(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     mode, padding = b.given.get("mode", "linear"), b.given.get("padding_mode", "zeros")
     taps = {"nearest": [0], "linear": [0, 1], "bilinear": [0, 1], "cubic": [-1, 0, 1, 2], "bicubic": [-1, 0, 1, 2]}
-    if mode not in taps or padding not in ("zeros", "border", "reflection"):
-        raise b.unsupported("grid-sample", f"mode {mode!r} with padding {padding!r}")
+    if mode not in taps or padding not in ("zeros", "border", "reflection") or type_.dtype.kind in "iub":
+        raise b.unsupported("grid-sample", f"mode {mode!r} with padding {padding!r} of {type_.dtype}")
     dtype = kind if kind in (np.float32, np.float64) else np.dtype(np.float32)
     summed = type_.element if type_.dtype == np.float64 or mode == "nearest" else onnx.TensorProto.FLOAT
     picture = _Picture.of(b, node.input[0], dims, summed, dtype)
@@ -223,9 +223,8 @@ def _roi_align(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     given, mode = b.given, b.given.get("mode", "avg")
     samples = given.get("sampling_ratio", 0)
-    if samples < 1 or mode not in ("avg", "max"):
-        reason = f"mode {mode!r} with sampling_ratio {samples}: how many samples a bin has is to be known before a run"
-        raise b.unsupported("roi-align", reason)
+    if samples < 1 or mode not in ("avg", "max"):  # how many samples a bin has is known in a run only
+        return None
     dtype = kind if kind in (np.float32, np.float64) else np.dtype(np.float32)
     summed = type_.element if type_.dtype == np.float64 else onnx.TensorProto.FLOAT
     picture = _Picture.of(b, node.input[0], dims, summed, dtype)

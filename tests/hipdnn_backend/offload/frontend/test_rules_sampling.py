@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from fusilli_plugin.engine import FusilliEngine
 from hipdnn_backend.offload import load
-from hipdnn_backend.offload.errors import UnsupportedNodeError
+from hipdnn_backend.offload.errors import PassError
 from hipdnn_backend.offload.frontend import prepare
 from tests.support.onnx_rewritten import check_rewrite, one_node, rewritten
 
@@ -82,11 +83,13 @@ def test_regions(mode: str, coordinates: str) -> None:
     check_rewrite(model, feeds, expected=want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.iree_cpu
 def test_regions_whose_samples_only_a_run_knows_are_refused() -> None:
     inputs = {"x": np.zeros((1, 1, 4, 4), np.float32), "r": np.zeros((1, 4), np.float32), "b": np.zeros(1, np.int64)}
     model, _ = one_node("RoiAlign", inputs, {"y": np.float32}, opset=22)
-    with pytest.raises(UnsupportedNodeError, match="sampling_ratio 0: how many samples"):
-        prepare(model)
+    assert [node.op_type for node in prepare(model).nodes] == ["RoiAlign"]
+    with pytest.raises(PassError, match=r"roi_align .* is refused"):
+        load(model, device="cpu", engines=[FusilliEngine("cpu")])
 
 
 @pytest.mark.iree_cpu
