@@ -305,19 +305,23 @@ def test_explain_of_a_node_that_hipdnn_lacks_says_why(fusilli: Fusilli, tmp_path
 
 
 def test_explain_of_a_node_that_stays_onnx(fusilli: Fusilli, tmp_path: Path) -> None:
-    node = onnx.helper.make_node("DFT", ["x"], ["y"], name="waves", onesided=1)
-    dims = {"x": [1, 4, 4, 1], "y": [1, 4, 3, 2]}
+    corners = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    node = onnx.helper.make_node("Resize", ["x", "", "s"], ["y"], name="corners", **corners)
+    scales = onnx.numpy_helper.from_array(np.array([1, 1, 1, 0.6], np.float32), "s")
+    dims = {"x": [1, 1, 4, 4], "y": [1, 1, 4, 2]}
     x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims[name]) for name in "xy")
-    graph = onnx.helper.make_graph([node], "waves", [x], [y])
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), tmp_path / "waves.onnx")
-    result = fusilli("explain", tmp_path / "waves.onnx", "--target", "gfx942", "--json")
+    graph = onnx.helper.make_graph([node], "corners", [x], [y], [scales])
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), tmp_path / "corners.onnx"
+    )
+    result = fusilli("explain", tmp_path / "corners.onnx", "--target", "gfx942", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     (group,) = document["groups"]
-    assert (group["nodes"], group["engine"], group["as"]) == (["waves"], "ONNXRUNTIME_ENGINE", "ONNX nodes")
+    assert (group["nodes"], group["engine"], group["as"]) == (["corners"], "ONNXRUNTIME_ENGINE", "ONNX nodes")
     (missing,) = document["unclaimed"]
-    assert "DFT of x [1, 4, 4, 1]" in missing["reasons"]["front end"]
-    table = fusilli("explain", tmp_path / "waves.onnx", "--device", "cpu").stdout
+    assert "Resize: align_corners with scale 0.6 of 4" in missing["reasons"]["front end"]
+    table = fusilli("explain", tmp_path / "corners.onnx", "--device", "cpu").stdout
     assert "stays ONNX, run by ONNXRUNTIME_ENGINE" in " ".join(table.split())
 
 

@@ -51,6 +51,7 @@ _SAMPLE = {
     "convtranspose": ("test_convtranspose_group_2",),
     "cumprod": ("test_cumprod_1d_reverse_exclusive",),
     "deformconv": ("test_deform_conv_with_mask_bias",),
+    "dft": ("test_dft_irfft",),
     "div": ("test_div_uint32",),
     "gelu": ("test_gelu_tanh_1",),
     "gemm": ("test_gemm_transposeA",),
@@ -75,6 +76,7 @@ _SAMPLE = {
     "scan": ("test_scan9_multi_state",),
     "softmax": ("test_softmax_large_number",),
     "spacetodepth": ("test_spacetodepth_crd_mode_example",),
+    "stft": ("test_stft_with_window",),
     "swish": ("test_swish",),
     "transpose": ("test_transpose_all_permutations_2",),
 }

@@ -192,6 +192,15 @@ def test_an_operator_of_an_old_opset_is_called_as_in_the_model() -> None:
     assert [node.name for node in bound.nodes if node.op_type in ("Relu", "Expand")] == ["relu", "up", "up"]
 
 
+@pytest.mark.parametrize("opset", [7, 12])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("op_type", ["Hardmax", "Softmax", "LogSoftmax"])
+def test_all_dims_from_an_axis_on_as_before_opset_13(op_type: str, axis: int, opset: int) -> None:
+    nodes = [helper.make_node(op_type, ["x"], ["y"], "node", axis=axis)]
+    model = _model(nodes, {"x": [2, 3, 4]}, {"y": [2, 3, 4]}, opset=opset)
+    check_rewrite(model, {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)})
+
+
 def test_functions_of_the_model_are_inlined() -> None:
     imports = [helper.make_opsetid("", 17)]
     body = [helper.make_node("Mul", ["a", "a"], ["t"], "square"), helper.make_node("Neg", ["t"], ["b"], "minus")]

@@ -56,9 +56,11 @@ def _names(model: onnx.ModelProto) -> list[str]:
 
 
 def test_what_is_not_converted_stays_onnx() -> None:
-    constants = {"to4": np.array([1, 3, 4, 1])}
-    nodes = (_node("Reshape", "x to4", "r"), _node("DFT", "r", "s", onesided=1))
-    model = _model(*nodes, _node("Tanh", "s", "y"), y=(1, 3, 3, 2), constants=constants)
+    constants = {"to4": np.array([1, 1, 3, 4]), "scales": np.array([1, 1, 1, 0.6], np.float32)}
+    resize = _node("Resize", "r", "s", mode="linear", coordinate_transformation_mode="align_corners")
+    resize.input.extend(["", "scales"])
+    nodes = (_node("Reshape", "x to4", "r"), resize)
+    model = _model(*nodes, _node("Tanh", "s", "y"), y=(1, 1, 3, 2), constants=constants)
     with pytest.raises(UnsupportedNodeError) as caught:
         load(model)
     imported = load(model, strict=False)
@@ -67,7 +69,7 @@ def test_what_is_not_converted_stays_onnx() -> None:
     assert (nodes_of, _names(alone)) == ({"s"}, ["s"])
     assert reasons == {"front end": caught.value.reason}
     assert "torch.aten.tanh" in str(imported.module)
-    r = np.random.default_rng(0).standard_normal((1, 3, 4, 1), np.float32)
+    r = np.random.default_rng(0).standard_normal((1, 1, 3, 4), np.float32)
     (expected,) = ort(model, {"x": r.reshape(3, 4)})
     np.testing.assert_allclose(np.tanh(ort(alone, {"r": r})[0]), expected, rtol=1e-6)
 
