@@ -28,13 +28,15 @@ def _remainder(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 @rewrites("Einsum")
-def _sums_of_one(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Of one operand without repeated letters: a sum over what is not in the result, then its order."""
+def _sums(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """The letters of the result are said; one operand without repeated letters becomes a sum and a transpose."""
     left, arrow, right = b.given["equation"].replace(" ", "").partition("->")
-    if len(node.input) != 1 or "." in left or len(set(left)) != len(left):
-        return None
+    letters = left.replace(".", "").replace(",", "")
     if not arrow:
-        right = "".join(sorted(left))
+        right = "".join(sorted(letter for letter in letters if letters.count(letter) == 1))
+        right = f"...{right}" if "." in left else right
+    if len(node.input) != 1 or "." in left or len(set(left)) != len(left):
+        return None if arrow else [b.op("Einsum", *node.input, equation=f"{left}->{right}")]
     kept = [letter for letter in left if letter in right]
     if sorted(kept) != sorted(right):
         raise b.fail("einsum", f"equation {b.given['equation']!r}")

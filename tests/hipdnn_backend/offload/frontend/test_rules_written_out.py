@@ -10,9 +10,11 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from fusilli_plugin.engine import FusilliEngine
 from hipdnn_backend.offload import load as backend_load
 from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend import load, prepare
+from hipdnn_backend.offload.frontend.graph import attributes
 from tests.support.onnx_rewritten import check_rewrite, one_node
 
 RANDOM = np.random.default_rng(23)
@@ -44,6 +46,29 @@ def test_einsum_of_one_operand(equation: str) -> None:
     model, feeds = one_node("Einsum", {"x": x}, {"y": np.float32}, equation=equation)
     graph = check_rewrite(model, feeds, expected=[np.asarray(np.einsum(equation.replace(" ", ""), x))])
     assert {node.op_type for node in graph.nodes} <= {"ReduceSum", "Transpose"}
+
+
+@pytest.mark.parametrize("equation", ["ij,jk", "...ij,...kj", "ba,ab", "ii"])
+def test_einsum_says_the_letters_of_its_result(equation: str) -> None:
+    dims = {"ij,jk": [(2, 3), (3, 4)], "...ij,...kj": [(5, 2, 3), (5, 4, 3)], "ba,ab": [(2, 3), (3, 2)], "ii": [(3, 3)]}
+    operands = [_normal(*each) for each in dims[equation]]
+    inputs = {f"x{i}": x for i, x in enumerate(operands)}
+    model, feeds = one_node("Einsum", inputs, {"y": np.float32}, equation=equation)
+    graph = check_rewrite(model, feeds, expected=[np.asarray(np.einsum(equation, *operands))])
+    assert all("->" in attributes(node)["equation"] for node in graph.nodes)
+
+
+@pytest.mark.iree_cpu
+def test_slices_that_run_backwards() -> None:
+    x = np.arange(60, dtype=np.float32).reshape(5, 12)
+    for cut in ((20, 0, 1, -3), (-2, -9, 1, -1), (4, -30, 0, -1), (3, 1, 0, -5)):
+        start, end, axis, step = cut
+        inputs = {"x": x, **{name: np.array([value]) for name, value in zip("seat", cut, strict=True)}}
+        model, feeds = one_node("Slice", inputs, {"y": np.float32}, constants=list("seat"))
+        picks = list(range(x.shape[axis]))[start:end:step]
+        with backend_load(model, device="cpu", engines=[FusilliEngine("cpu")]) as compiled:
+            (y,) = compiled.run(feeds).values()
+        np.testing.assert_array_equal(y, x.take(picks, axis))
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])
