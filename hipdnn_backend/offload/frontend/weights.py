@@ -88,7 +88,7 @@ def control_inputs(model: onnx.ModelProto) -> frozenset[str]:
     computed = set(read)
     for node in reversed(graph.node):
         if node.op_type not in _OF_DIMS and not computed.isdisjoint(node.output):
-            computed.update(node.input)
+            computed.update(node.input, captures(node))
     return frozenset(read | {value.name for value in graph.input if value.name in computed and _is_size(value)})
 
 

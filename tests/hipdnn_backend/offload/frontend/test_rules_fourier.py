@@ -20,7 +20,7 @@ def _complex(x: np.ndarray) -> np.ndarray:
 
 
 def _parts(y: np.ndarray, dtype: type = np.float32) -> np.ndarray:
-    return np.stack([y.real, y.imag], -1).astype(dtype)
+    return np.stack([np.real(y), np.imag(y)], -1).astype(dtype)
 
 
 @pytest.mark.parametrize("parts", [1, 2])
