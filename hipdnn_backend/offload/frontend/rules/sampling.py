@@ -6,7 +6,6 @@ outside; torch-mlir's own conversions do not.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -182,24 +181,32 @@ def _cubic(picture: _Picture, part: str, tap: int) -> str:
 
 def _weighted(picture: _Picture, base: str, along: Sequence[Sequence[_Tap]], element: int) -> str:
     """``[P..., C]``: the sum over all combinations of taps."""
-    y = ""
-    for value in _terms(picture, base, along, element):
-        y = picture.b.op("Add", y, value) if y else value
-    return y
+    b = picture.b
+    return b.op("ReduceSum", _terms(picture, base, along, element), b.constant(range(len(along))), keepdims=0)
 
 
-def _terms(picture: _Picture, base: str, along: Sequence[Sequence[_Tap]], element: int) -> list[str]:
-    """For each combination of taps what is there, times its weight."""
-    b, terms = picture.b, []
-    zero = b.constant(0, onnx.helper.tensor_dtype_to_np_dtype(element))
-    for taps in itertools.product(*along):
-        value = picture.read(base, [at for at, _, _ in taps])
-        inside = _chain(b, "And", [each for _, _, each in taps if each])
-        factor = _chain(b, "Mul", [weight for _, weight, _ in taps if weight])
-        if inside:
-            value = b.op("Where", picture.column(inside), value, zero)
-        terms.append(b.op("Mul", value, b.op("Cast", picture.column(factor), to=element)) if factor else value)
-    return terms
+def _terms(picture: _Picture, base: str, along: Sequence[Sequence[_Tap]], element: int) -> str:
+    """``[taps of each dim..., P..., C]``: for each combination of taps what is there, times its weight."""
+    b = picture.b
+    at, weights, inside = (
+        [_stacked(b, [tap[part] for tap in taps], axis, len(along)) for axis, taps in enumerate(along)]
+        for part in range(3)
+    )
+    value = picture.read(base, at)
+    if counts := _chain(b, "And", [each for each in inside if each]):
+        zero = b.constant(0, onnx.helper.tensor_dtype_to_np_dtype(element))
+        value = b.op("Where", picture.column(counts), value, zero)
+    if factor := _chain(b, "Mul", [each for each in weights if each]):
+        value = b.op("Mul", value, b.op("Cast", picture.column(factor), to=element))
+    return value
+
+
+def _stacked(b: Builder, parts: Sequence[str], axis: int, rank: int) -> str:
+    """``[P...]`` of each tap as one tensor ``[1, taps, 1, P...]``, the taps of dim ``axis``; "" if there is nothing."""
+    if not parts[0]:
+        return ""
+    whole = [b.op("Unsqueeze", part, b.constant(range(rank))) for part in parts]
+    return b.op("Concat", *whole, axis=axis) if len(whole) > 1 else whole[0]
 
 
 def _chain(b: Builder, op_type: str, operands: Sequence[str]) -> str:
@@ -247,8 +254,8 @@ def _roi_align(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     whole = b.op("Cast", node.input[2], to=_INT64)
     whole = b.op("Clip", whole, b.constant(0), b.constant(max(dims[0] - 1, 0)))
     base = b.op("Reshape", b.op("Mul", whole, b.constant(math.prod(dims[2:]))), b.constant([rois[0], 1, 1]))
-    terms = _terms(picture, base, along, summed)
-    y = _chain(b, "Add" if mode == "avg" else "Max", terms)
+    terms, taps = _terms(picture, base, along, summed), b.constant([0, 1])
+    y = b.op("ReduceSum" if mode == "avg" else "ReduceMax", terms, taps, keepdims=0)
     y = b.op("Reshape", y, b.constant([rois[0], bins[0], samples, bins[1], samples, dims[1]]))
     y = b.op("ReduceMean" if mode == "avg" else "ReduceMax", y, b.constant([2, 4]), keepdims=0)
     return [b.op("Cast", b.op("Transpose", y, perm=[0, 3, 1, 2]), to=type_.element)]
