@@ -19,6 +19,7 @@ from fusilli_plugin.engine import FusilliEngine
 from hipdnn_backend.offload import Model, load
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend import control_inputs
+from hipdnn_backend.offload.frontend.tensors import to_array
 
 __all__ = ["FusilliBackend", "FusilliRep"]
 
@@ -48,14 +49,14 @@ class FusilliRep(BackendRep):
         """Run once.
 
         Args:
-            inputs: arrays in the order of the model's inputs, or by name.
+            inputs: arrays or ``TensorProto`` in the order of the model's inputs, or by name.
             kwargs: none is known.
 
         Returns:
             The outputs in the model's order.
 
         Raises:
-            ModelError, PassError: it cannot be compiled for these control inputs.
+            ModelError, PassError: what is given is no tensor, or it cannot be compiled for these control inputs.
             InputError: an array is missing or does not fit.
         """
         if kwargs:
@@ -82,10 +83,7 @@ class FusilliRep(BackendRep):
             if len(given) > len(self._names):
                 raise ModelError("", "feeds", f"{len(given)} inputs are given, the model has {len(self._names)}")
             inputs = dict(zip(self._names, given, strict=False))
-        for name, value in inputs.items():
-            if not isinstance(value, np.ndarray | np.generic):
-                raise ModelError(name, "feeds", f"a {type(value).__name__} is given; only tensors can be fed")
-        return {name: np.asarray(value, order="C") for name, value in inputs.items()}
+        return {name: _array(name, value) for name, value in inputs.items()}
 
     def _compiled(self, bound: dict[str, Array]) -> Model:
         if self._model is None or not _equal(bound, self._bound):
@@ -122,6 +120,15 @@ class FusilliBackend(Backend):
     def supports_device(cls, device: str) -> bool:
         """True for the CPU, which needs nothing; a GPU is asked for by name."""
         return device.partition(":")[0] == "CPU"
+
+
+def _array(name: str, value: Any) -> Array:
+    """What is fed; the suite gives elements that numpy has no type for as protos."""
+    if isinstance(value, onnx.TensorProto):
+        value = to_array(value, None)
+    if not isinstance(value, np.ndarray | np.generic):
+        raise ModelError(name, "feeds", f"a {type(value).__name__} is given; only tensors can be fed")
+    return np.asarray(value, order="C")
 
 
 def _device(device: str) -> str:

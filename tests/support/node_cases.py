@@ -46,11 +46,18 @@ def outcome(case: Any) -> str:
             if len(have) != len(wanted):
                 return f"WrongAnswer: {len(have)} outputs, {len(wanted)} are expected"
             for position, (one, other) in enumerate(zip(have, wanted, strict=True)):
-                if said := _differ(one, np.asarray(other), case):
+                if said := _differ(one, _wanted(other), case):
                     return f"WrongAnswer: output {position}: {said}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def _wanted(value: Any) -> np.ndarray:
+    """An expected output; elements that numpy has no type for come as protos."""
+    from onnx import TensorProto, numpy_helper
+
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
 
 
 def _differ(have: np.ndarray, want: np.ndarray, case: Any) -> str:

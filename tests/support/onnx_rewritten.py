@@ -70,7 +70,21 @@ class max_pool2d_with_indices(_Torch):  # noqa: N801
         return y, indices % (x.shape[2] * x.shape[3])  # within a picture, as torch counts
 
 
-_OPERATORS = [rms_norm, silu, group_norm, scaled_dot_product_attention, max_pool2d_with_indices]
+_DTYPES = {2: np.int16, 3: np.int32, 28: np.uint32, 6: np.float32}
+"""Torch's number of a type → numpy's type."""
+
+
+class to_dtype(_Torch):  # noqa: N801
+    def _run(self, x: Array, dtype: int) -> tuple[np.ndarray]:  # type: ignore[override]
+        return (x.astype(_DTYPES[dtype]),)
+
+
+class view_dtype(_Torch):  # noqa: N801
+    def _run(self, x: Array, dtype: int) -> tuple[np.ndarray]:  # type: ignore[override]
+        return (x.view(_DTYPES[dtype]),)
+
+
+_OPERATORS = [rms_norm, silu, group_norm, scaled_dot_product_attention, max_pool2d_with_indices, to_dtype, view_dtype]
 
 
 def rewritten(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:

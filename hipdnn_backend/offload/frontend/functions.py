@@ -12,6 +12,9 @@ from hipdnn_backend.offload.frontend.graph import Graph, TensorType, rename
 
 __all__ = ["expand"]
 
+_LOCAL = "expanded"
+"""Domain of a body while it is put in a node's place."""
+
 
 def expand(graph: Graph, names: Collection[str]) -> bool:
     """Replace nodes by the bodies of their operators' definitions.
@@ -54,7 +57,11 @@ def _body(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     for name in filter(None, node.output):
         model.graph.output.append(onnx.ValueInfoProto(name=name))
     try:
-        result = inliner.inline_selected_functions(model, [(node.domain, node.op_type)], inline_schema_functions=True)
+        if "" in node.input:
+            result = _inlined_without_some(graph, node, model)
+        else:
+            selected = [(node.domain, node.op_type)]
+            result = inliner.inline_selected_functions(model, selected, inline_schema_functions=True)
     except (RuntimeError, ValueError):
         return None
     if any(inner.op_type == node.op_type and inner.domain == node.domain for inner in result.graph.node):
@@ -70,3 +77,26 @@ def _body(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         copy.name = node.name
         body.append(copy)
     return body
+
+
+def _inlined_without_some(graph: Graph, node: onnx.NodeProto, model: onnx.ModelProto) -> onnx.ModelProto:
+    """The body as a function of the model: onnx asks for the types of operands that are not given otherwise."""
+    schema: Any = defs.get_schema(node.op_type, graph.opset, node.domain)
+    if schema.has_context_dependent_function:
+        types = [_type(graph, name).SerializeToString() for name in node.input]
+        versions = schema.context_dependent_function_opset_versions
+        version = max(each for each in versions if each <= graph.opset)
+        data = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+    else:
+        version = max(each for each in schema.function_opset_versions if each <= graph.opset)
+        data = schema.get_function_with_opset_version(version)
+    function = onnx.FunctionProto.FromString(data)
+    function.domain = model.graph.node[0].domain = _LOCAL
+    model.functions.append(function)
+    model.opset_import.append(onnx.helper.make_opsetid(_LOCAL, 1))
+    return inliner.inline_local_functions(model, convert_version=True)
+
+
+def _type(graph: Graph, name: str) -> onnx.TypeProto:
+    type_ = graph.type(name) if name else None
+    return onnx.TypeProto() if type_ is None else onnx.helper.make_tensor_type_proto(type_.element, type_.dims)

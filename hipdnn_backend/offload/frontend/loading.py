@@ -202,7 +202,13 @@ def simplify(graph: Graph, left: Collection[str] = ()) -> None:
         ModelError: shapes contradict each other, or a rule found a form that nothing converts.
     """
     for _ in range(_ROUNDS):
-        infer(graph)
+        try:
+            infer(graph)
+        except ModelError:  # it may be about dims that are unknown until what they are computed from is folded
+            infer(graph, strict=False)
+            if not fold(graph):
+                raise
+            continue
         if not fold(graph) | apply_rules(graph, left):
             return
     raise ModelError(graph.name, "rewriting", f"rewriting did not end after {_ROUNDS} rounds")

@@ -10,13 +10,17 @@ from onnx import inliner, version_converter
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend.building import build
-from hipdnn_backend.offload.frontend.graph import Graph, captures, subgraphs
+from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, subgraphs
 
 __all__ = ["COMMON_OPSET", "convert", "inline_functions"]
 
 COMMON_OPSET = 22
 """Models of older opsets are converted to it, so that rewrites meet one form of each operator. Before it, onnx inferred
 other shapes for pools that round up than its operators have."""
+_HARDMAX_OF_ONE_AXIS = 13
+"""Opset from which Hardmax is along one axis."""
+_RESIZE_WITH_COORDINATES = 11
+"""Opset whose Resize says where its elements lie."""
 
 
 def inline_functions(graph: Graph, functions: Sequence[onnx.FunctionProto]) -> Graph:
@@ -64,12 +68,16 @@ def convert(graph: Graph) -> Graph:
     """
     if graph.opset >= COMMON_OPSET:
         return graph
+    if graph.opset < _HARDMAX_OF_ONE_AXIS:
+        graph.nodes = _flat_hardmax(graph.nodes, graph)
     try:
         model = version_converter.convert_version(graph.to_proto(), COMMON_OPSET)
     except (RuntimeError, ValueError, version_converter.ConvertError) as error:
         reason = f"opset {graph.opset} cannot be converted to {COMMON_OPSET}: {' '.join(str(error).split())}"
         raise ModelError(graph.name, "opset", reason) from error
     _keep_names(graph.nodes, model.graph.node)
+    if graph.opset < _RESIZE_WITH_COORDINATES:
+        _keep_coordinates(model.graph.node, _resized(graph.nodes))
     return _rebuilt(graph, model)
 
 
@@ -78,6 +86,52 @@ def _keep_names(before: Iterable[onnx.NodeProto], after: Iterable[onnx.NodeProto
     names = {value: node.name for node in before for value in node.output if value}
     for node in after:
         node.name = next((names[value] for value in node.output if value in names), node.name)
+
+
+def _flat_hardmax(nodes: Iterable[onnx.NodeProto], graph: Graph) -> list[onnx.NodeProto]:
+    """Hardmax of all dims from its axis on, as it once was, as that of rows; onnx's conversion leaves it as it is."""
+    result: list[onnx.NodeProto] = []
+    for node in nodes:
+        for body in subgraphs(node):
+            inner = _flat_hardmax(body.node, graph)
+            del body.node[:]
+            body.node.extend(inner)
+        if node.op_type != "Hardmax" or node.domain:
+            result.append(node)
+            continue
+        dims, rows, marked = (graph.fresh(f"{node.name}/{part}") for part in ("dims", "rows", "marked"))
+        axis = attributes(node).get("axis", 1)
+        result += [
+            onnx.helper.make_node("Shape", [node.input[0]], [dims], node.name),
+            onnx.helper.make_node("Flatten", [node.input[0]], [rows], node.name, axis=axis),
+            onnx.helper.make_node("Hardmax", [rows], [marked], node.name, axis=1),
+            onnx.helper.make_node("Reshape", [marked, dims], node.output, node.name),
+        ]
+    return result
+
+
+def _resized(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Results of Resize and Upsample, in bodies too."""
+    found: set[str] = set()
+    for node in nodes:
+        if node.op_type in ("Resize", "Upsample") and not node.domain:
+            found.update(node.output)
+        for body in subgraphs(node):
+            found |= _resized(body.node)
+    return found
+
+
+def _keep_coordinates(nodes: Iterable[onnx.NodeProto], results: set[str]) -> None:
+    """Say what Resize and Upsample meant before they had attributes for it, which onnx's conversion leaves out.
+
+    The nearest mode of that time has no name: ONNX Runtime knows it as "".
+    """
+    for node in nodes:
+        if node.op_type == "Resize" and not node.domain and not results.isdisjoint(node.output):
+            given = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": ""}
+            node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in given.items())
+        for body in subgraphs(node):
+            _keep_coordinates(body.node, results)
 
 
 def _rebuilt(graph: Graph, model: onnx.ModelProto) -> Graph:

@@ -41,14 +41,18 @@ def check(graph: Graph) -> None:
         raise ModelError(found["name"] if found else "", rule, reason) from error
 
 
-def infer(graph: Graph) -> None:
+def infer(graph: Graph, *, strict: bool = True) -> None:
     """Fill `Graph.types`.
 
+    Args:
+        graph: changed in place.
+        strict: whether a node whose shapes or types contradict each other is an error; else its results are unknown.
+
     Raises:
-        ModelError: shapes or types of a node contradict each other.
+        ModelError: there is such a node, or onnx cannot read the graph.
     """
     try:
-        inferred = shape_inference.infer_shapes(graph.to_proto(), check_type=True, strict_mode=True, data_prop=True)
+        inferred = shape_inference.infer_shapes(graph.to_proto(), check_type=strict, strict_mode=strict, data_prop=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise _shape_error(graph, str(error)) from error
     types = {}

@@ -119,6 +119,15 @@ def _scatter_reduce(e: _Emitter, x: Any, positions: Any, values: Any) -> list[An
     return [e.create("torch.aten.scatter_reduce.two", e.op.results[0].type, operands)]
 
 
+def _to_dtype(e: _Emitter, x: Any) -> list[Any]:
+    operands = [x, e.int(e.integer("dtype")), e.bool(False), e.bool(False), e.none()]
+    return [e.create("torch.aten.to.dtype", e.op.results[0].type, operands)]
+
+
+def _view_dtype(e: _Emitter, x: Any) -> list[Any]:
+    return [e.create("torch.aten.view.dtype", e.op.results[0].type, [x, e.int(e.integer("dtype"))])]
+
+
 TORCH_OPS: dict[str, Callable[..., list[Any]]] = {
     "group_norm": _group_norm,
     "max_pool2d_with_indices": _max_pool2d_with_indices,
@@ -127,6 +136,8 @@ TORCH_OPS: dict[str, Callable[..., list[Any]]] = {
     "scaled_dot_product_attention": _attention,
     "scatter_reduce": _scatter_reduce,
     "silu": _silu,
+    "to_dtype": _to_dtype,
+    "view_dtype": _view_dtype,
 }
 """Operator of `TORCH_DOMAIN` → what emits the torch operation."""
 

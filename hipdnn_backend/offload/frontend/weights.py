@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from hipdnn_backend.offload.frontend.graph import Graph, captures
+from hipdnn_backend.offload.frontend.graph import Graph, TensorType, captures
 
 __all__ = ["control_inputs", "lifted", "needs_constant", "static_operands"]
 
@@ -53,6 +53,9 @@ _WEIGHTS: Mapping[str, frozenset[int]] = {
 }
 """Operator → operands that are weights even if they have one element."""
 
+_OF_DIMS = {"Shape", "Size"}
+"""Operators that read no elements."""
+
 _TABLE = 64
 """Integer and boolean constants of more elements are data (token tables, masks), not parameters of operators."""
 
@@ -71,13 +74,27 @@ def needs_constant(graph: Graph, node: onnx.NodeProto) -> str | None:
 
 
 def control_inputs(model: onnx.ModelProto) -> frozenset[str]:
-    """Names that the model's own nodes read where the conversion has to know the elements; see `bind_inputs`."""
-    return frozenset(
+    """Names that the model's own nodes read where the conversion has to know the elements; see `bind_inputs`.
+
+    An integer input without dims or with one counts too if such an operand is computed from it: a size, a shape.
+    """
+    graph = model.graph
+    read = {
         name
-        for node in model.graph.node
+        for node in graph.node
         for index, name in enumerate(node.input)
         if name and index in static_operands(node.op_type)
-    )
+    }
+    computed = set(read)
+    for node in reversed(graph.node):
+        if node.op_type not in _OF_DIMS and not computed.isdisjoint(node.output):
+            computed.update(node.input, captures(node))
+    return frozenset(read | {value.name for value in graph.input if value.name in computed and _is_size(value)})
+
+
+def _is_size(value: onnx.ValueInfoProto) -> bool:
+    type_ = TensorType.of(value.type)
+    return type_ is not None and type_.dims is not None and len(type_.dims) <= 1 and type_.dtype.kind in "iu"
 
 
 def lifted(graph: Graph) -> list[str]:

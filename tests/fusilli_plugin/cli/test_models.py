@@ -456,19 +456,23 @@ def test_explain_of_a_node_that_hipdnn_lacks_says_why(fusilli: Fusilli, tmp_path
 
 
 def test_explain_of_a_node_that_stays_onnx(fusilli: Fusilli, tmp_path: Path) -> None:
-    node = onnx.helper.make_node("GridSample", ["x", "g"], ["y"], name="grid", padding_mode="border")
-    dims = {"x": [1, 1, 4, 4], "g": [1, 2, 2, 2], "y": [1, 1, 2, 2]}
-    x, g, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims[name]) for name in "xgy")
-    graph = onnx.helper.make_graph([node], "grid", [x, g], [y])
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), tmp_path / "grid.onnx")
-    result = fusilli("explain", tmp_path / "grid.onnx", "--target", "gfx942", "--json")
+    corners = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    node = onnx.helper.make_node("Resize", ["x", "", "s"], ["y"], name="corners", **corners)
+    scales = onnx.numpy_helper.from_array(np.array([1, 1, 1, 0.6], np.float32), "s")
+    dims = {"x": [1, 1, 4, 4], "y": [1, 1, 4, 2]}
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims[name]) for name in "xy")
+    graph = onnx.helper.make_graph([node], "corners", [x], [y], [scales])
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), tmp_path / "corners.onnx"
+    )
+    result = fusilli("explain", tmp_path / "corners.onnx", "--target", "gfx942", "--json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     (group,) = document["groups"]
-    assert (group["nodes"], group["engine"], group["as"]) == (["grid"], "ONNXRUNTIME_ENGINE", "ONNX nodes")
+    assert (group["nodes"], group["engine"], group["as"]) == (["corners"], "ONNXRUNTIME_ENGINE", "ONNX nodes")
     (missing,) = document["unclaimed"]
-    assert "GridSample of x [1, 1, 4, 4], g [1, 2, 2, 2] is not supported" in missing["reasons"]["front end"]
-    table = fusilli("explain", tmp_path / "grid.onnx", "--device", "cpu").stdout
+    assert "Resize: align_corners with scale 0.6 of 4" in missing["reasons"]["front end"]
+    table = fusilli("explain", tmp_path / "corners.onnx", "--device", "cpu").stdout
     assert "stays ONNX, run by ONNXRUNTIME_ENGINE" in " ".join(table.split())
 
 

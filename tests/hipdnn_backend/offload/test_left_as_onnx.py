@@ -72,9 +72,15 @@ REGIONS = _model(
     ],
     {"x": _floats(1, 3, 8, 8), "rois": _floats(2, 4), "batch": _integers(2)}, _floats(2, 3, 2, 2),
 )  # fmt: skip
-GRID = _model(
-    [_node("Relu", "x", "a"), _node("GridSample", "a g", "b", padding_mode="reflection"), _node("Tanh", "b", "y")],
-    {"x": _floats(1, 3, 8, 8), "g": _floats(1, 4, 4, 2)}, _floats(1, 3, 4, 4),
+CORNERS = _model(
+    [
+        _node("Relu", "x", "a"),
+        helper.make_node(
+            "Resize", ["a", "", "s"], ["b"], "b", mode="linear", coordinate_transformation_mode="align_corners"
+        ),
+        _node("Tanh", "b", "y"),
+    ],
+    {"x": _floats(1, 3, 8, 8)}, _floats(1, 3, 4, 4), {"s": np.array([1, 1, 0.55, 0.55], np.float32)},
 )  # fmt: skip
 BOXES = _model(
     [
@@ -95,12 +101,12 @@ LOOP = _model(
         _node("Scan", "zero x", "end all", body=BODY, num_scan_inputs=1),
         _node("Add", "all end", "y"),
     ],
-    {"x": _floats(3, 4)}, _floats(3, 4), {"zero": np.zeros(4, np.float32), "axes": np.array([0])},
+    {"x": _floats(2000, 4)}, _floats(2000, 4), {"zero": np.zeros(4, np.float32), "axes": np.array([0])},
 )  # fmt: skip
 
 CASES = {
     "the engine refuses it": (REGIONS, [("a",), ("b",), ("y",)]),
-    "it is not converted": (GRID, [("a",), ("b",), ("y",)]),
+    "it is not converted": (CORNERS, [("a",), ("b",), ("y",)]),
     "dims that only a run knows": (BOXES, [("chosen", "f", "sums"), ("y",)]),
     "a body that reads a value of the graph": (LOOP, [("scale",), ("end",), ("y",)]),
 }
@@ -135,24 +141,24 @@ def test_each_step_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert "roi_align is refused" in graph["declined"][OURS]["reason"]
     assert steps == [(["b"], OURS, "split into 1 and 1 operations"), (["b"], OURS, f"left to {LAST}")]
     assert all("roi_align is refused" in reason for reason in reasons)
-    with load(GRID, engines=ENGINES) as model:
+    with load(CORNERS, engines=ENGINES) as model:
         (step,) = model.about["splits"]
     assert (step["nodes"], step["engine"], step["action"]) == (["b"], "front end", f"left to {LAST}")
-    assert step["reason"].startswith("GridSample of a [1, 3, 8, 8], g [1, 4, 4, 2] is not supported")
+    assert step["reason"].startswith("Resize: align_corners with scale 0.55 of 8")
     first, second = (record.getMessage() for record in caplog.records if record.name.endswith("attempts"))
     assert first.startswith(f"model 'model': b stays ONNX and is run by {LAST}, because: {OURS}: custom operation")
-    assert second.startswith(f"model 'model': b stays ONNX and is run by {LAST}, because: GridSample of a")
+    assert second.startswith(f"model 'model': b stays ONNX and is run by {LAST}, because: Resize: align_corners")
 
 
 def test_it_is_among_the_engines_of_this_process() -> None:
-    with load(GRID) as model:
+    with load(CORNERS) as model:
         assert _engines(model)[("b",)] == LAST
 
 
 def test_without_it_the_error_is_the_front_end_s_or_the_engine_s(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="GridSample of a .* is not supported") as caught:
-        load(GRID, engines=ENGINES[:1])
-    assert (caught.value.node, caught.value.rule) == ("b", "unsupported-operator")
+    with pytest.raises(ModelError, match="Resize: align_corners with scale") as caught:
+        load(CORNERS, engines=ENGINES[:1])
+    assert (caught.value.node, caught.value.rule) == ("b", "resize")
     with pytest.raises(PassError, match=r"no engine compiles torch.torchvision.roi_align \(node b\)") as failed:
         load(REGIONS, engines=ENGINES[:1], options=OffloadOptions(reproducers=tmp_path))
     assert list(tmp_path.iterdir()) == [failed.value.reproducer]
@@ -167,8 +173,8 @@ class Picky(OnnxRuntimeEngine):
 
 def test_if_it_declines_too_both_reasons_are_told(tmp_path: Path) -> None:
     engines = (ENGINES[0], Picky("cpu"))
-    with pytest.raises(ModelError, match=rf"b: GridSample of a .* is not supported: .*{LAST}: not today") as caught:
-        load(GRID, engines=engines, options=OffloadOptions(reproducers=tmp_path))
+    with pytest.raises(ModelError, match=rf"b: Resize: align_corners .*{LAST}: not today") as caught:
+        load(CORNERS, engines=engines, options=OffloadOptions(reproducers=tmp_path))
     assert caught.value.rule == "unsupported-operator"
     assert not list(tmp_path.iterdir())
     with pytest.raises(PassError, match=rf"no engine compiles .*roi_align \(node b\): .*{LAST}: not today") as failed:
@@ -185,15 +191,15 @@ def test_dims_that_are_not_known_stay_an_error() -> None:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "grid.fusilli"
-    with load(GRID, engines=ENGINES) as model:
+    with load(CORNERS, engines=ENGINES) as model:
         model.save(path)
     return path
 
 
 def test_a_saved_model_has_the_nodes(saved: Path) -> None:
-    feeds = _random(GRID)
+    feeds = _random(CORNERS)
     with load(saved, engines=ENGINES) as model:
-        np.testing.assert_allclose(model.run(feeds)["y"], ort(GRID, feeds)[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(model.run(feeds)["y"], ort(CORNERS, feeds)[0], rtol=1e-5, atol=1e-6)
     with pytest.raises(PackageError, match=rf"plan 1 is of engine {LAST}, which is not here; there are: {OURS}"):
         load(saved, engines=ENGINES[:1])
 
@@ -226,8 +232,8 @@ def _elsewhere(saved: Path, *blocked: str) -> str:
 
 
 def test_a_saved_model_needs_onnxruntime_alone_for_them(saved: Path) -> None:
-    feeds = {"x": np.full((1, 3, 8, 8), 0.25, np.float32), "g": np.full((1, 4, 4, 2), 0.25, np.float32)}
-    np.testing.assert_allclose(json.loads(_elsewhere(saved)), ort(GRID, feeds)[0].ravel(), rtol=1e-5)
+    feeds = {"x": np.full((1, 3, 8, 8), 0.25, np.float32)}
+    np.testing.assert_allclose(json.loads(_elsewhere(saved)), ort(CORNERS, feeds)[0].ravel(), rtol=1e-5)
     said = _elsewhere(saved, "onnxruntime")
     assert f"is of engine {LAST}, which is not here" in said
     assert "onnxruntime is not installed; pip install 'fusilli-plugin[ort]'" in said
@@ -236,5 +242,5 @@ def test_a_saved_model_needs_onnxruntime_alone_for_them(saved: Path) -> None:
 def test_a_target_that_is_not_here_gets_the_nodes_too() -> None:
     """Relu and Tanh are compiled for the GPU; the node between them is kept."""
     engines = [engine.for_target("gfx942") for engine in ENGINES]
-    _name, (variant,) = compile_model(GRID, {"gfx942": engines})
+    _name, (variant,) = compile_model(CORNERS, {"gfx942": engines})
     assert [plan.engine for plan in variant.plans] == [OURS, LAST, OURS]

@@ -36,19 +36,56 @@ def _average(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         given = {"kernel_shape": window.kernel, "strides": window.strides, "pads": [*window.begin, *window.end]}
         include = b.given.get("count_include_pad", 0)
         return [b.op("AveragePool", node.input[0], count_include_pad=include, **given)]
+    sums = _sums(b, node.input[0], dims, result, window)
+    counts = _counts(window, dims[2:], result[2:], bool(b.given.get("count_include_pad", 0)))
+    return [b.op("Mul", sums, b.like(node.input[0], 1.0 / np.maximum(counts, 1)[None, None]))]
+
+
+def _sums(b: Builder, x: str, dims: Sequence[int], result: Sequence[int], window: Window) -> str:
+    """Of each window, by a depthwise convolution with ones; what sticks out counts as 0."""
+    like = b.node.input[0]
     reach = [
         (count - 1) * s + e - p - n
         for count, s, e, p, n in zip(result[2:], window.strides, window.extent, window.begin, dims[2:], strict=True)
     ]
-    ones = b.like(node.input[0], np.ones((dims[1], 1, *window.kernel)))
+    ones = b.like(like, np.ones((dims[1], 1, *window.kernel)))
     given = {"strides": window.strides, "dilations": window.dilations, "kernel_shape": window.kernel, "group": dims[1]}
-    x = node.input[0]
     pads = [0, 0, *window.begin, 0, 0, *(max(more, 0) for more in reach)]
     if any(pads):
-        x = b.op("Pad", x, b.constant(pads), b.like(x, 0))
-    sums = b.op("Conv", x, ones, **given)
-    counts = _counts(window, dims[2:], result[2:], bool(b.given.get("count_include_pad", 0)))
-    return [b.op("Mul", sums, b.like(node.input[0], 1.0 / np.maximum(counts, 1)[None, None]))]
+        x = b.op("Pad", x, b.constant(pads), b.like(like, 0))
+    return b.op("Conv", x, ones, **given)
+
+
+@rewrites("LpPool")
+def _norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Powers, their sums, and the root of these."""
+    dims, result = b.dims(node.input[0]), b.dims(node.output[0])
+    if dims is None or result is None:
+        return None
+    window = forward_window(b, dims[2:], b.given["kernel_shape"])
+    return [_root(b, _sums(b, _power(b, node.input[0]), dims, result, window))]
+
+
+@rewrites("GlobalLpPool")
+def _global_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    dims = b.dims(node.input[0])
+    if dims is None:
+        return None
+    return [_root(b, b.op("ReduceSum", _power(b, node.input[0]), b.constant(range(2, len(dims)))))]
+
+
+def _power(b: Builder, x: str) -> str:
+    p = b.given.get("p", 2)
+    if p == 2:
+        return b.op("Mul", x, x)
+    return b.op("Abs", x) if p == 1 else b.op("Pow", b.op("Abs", x), b.like(x, p))
+
+
+def _root(b: Builder, x: str) -> str:
+    p = b.given.get("p", 2)
+    if p == 2:
+        return b.op("Sqrt", x)
+    return x if p == 1 else b.op("Pow", x, b.like(b.node.input[0], 1 / p))
 
 
 def _counts(window: Window, sizes: Sequence[int], result: Sequence[int], include_pad: bool) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
@@ -16,48 +17,69 @@ _FLOAT = onnx.TensorProto.FLOAT
 _INTEGERS = (np.int8, np.uint8, np.int16, np.uint16)
 
 
-def _along(b: Builder, name: str, rank: int, axis: int) -> str | None:
-    """A scale or zero point that broadcasts over the tensor; None if it is given per block."""
-    dims = b.dims(name)
-    if dims is None or len(dims) > 1:
+def _along(b: Builder, name: str, x: str) -> str | None:
+    """A scale or zero point that broadcasts over the tensor; None if its dims do not belong to the tensor's."""
+    dims, whole = b.dims(name), b.dims(x)
+    if dims is None or whole is None:
         return None
+    axis = b.given.get("axis", 1) % max(len(whole), 1)
     if not dims or dims == (1,):
         return b.op("Reshape", name, b.constant(np.zeros(0))) if dims else name
-    return b.op("Reshape", name, b.constant([-1 if i == axis % rank else 1 for i in range(rank)]))
+    if b.given.get("block_size", 0):
+        return _per_block(b, name, dims, whole, axis)
+    return _per_axis(b, name, len(whole), axis) if len(dims) == 1 else None
+
+
+def _per_axis(b: Builder, name: str, rank: int, axis: int) -> str:
+    return b.op("Reshape", name, b.constant([-1 if i == axis else 1 for i in range(rank)]))
+
+
+def _per_block(b: Builder, name: str, dims: tuple[int, ...], whole: tuple[int, ...], axis: int) -> str | None:
+    """Every number as often as a block has elements; the last block may be shorter."""
+    size = b.given["block_size"]
+    if len(dims) != len(whole) or any(d != w for i, (d, w) in enumerate(zip(dims, whole, strict=True)) if i != axis):
+        return None
+    if size < 1 or dims[axis] != -(-whole[axis] // size):
+        raise b.fail("quantisation", f"{name} {list(dims)} has other blocks of {size} than the tensor {list(whole)}")
+    return b.op("Gather", name, b.constant(np.arange(whole[axis]) // size), axis=axis)
 
 
 @rewrites("DequantizeLinear")
 def _dequantize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """``(x - zero point) * scale``."""
     x, scale = node.input[:2]
-    dims, dtype, kind = b.dims(x), b.dtype(x), b.type(scale)
-    if dims is None or kind is None or dtype not in (*_INTEGERS, np.int32) or b.given.get("block_size", 0):
+    dtype, kind = b.dtype(x), b.type(node.output[0])
+    if b.dims(x) is None or b.dims(scale) is None or kind is None:
         return None
-    axis = b.given.get("axis", 1)
-    factor = _along(b, scale, len(dims), axis)
-    zero = _along(b, b.input(2), len(dims), axis) if b.input(2) else ""
-    if factor is None or zero is None:
-        return None
+    factor, zero = _along(b, scale, x), _along(b, b.input(2), x) if b.input(2) else ""
+    if factor is None or zero is None or dtype not in (*_INTEGERS, np.int32):
+        raise _unknown_form(b, dtype)
     y = b.op("Cast", x, to=kind.element)
     if zero:
         y = b.op("Sub", y, b.op("Cast", zero, to=kind.element))
-    return [b.op("Mul", y, factor)]
+    return [b.op("Mul", y, b.op("Cast", factor, to=kind.element))]
 
 
 @rewrites("QuantizeLinear")
 def _quantize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """``saturate(round(x / scale) + zero point)``, rounding half to even."""
     x, scale = node.input[:2]
-    dims, type_ = b.dims(x), b.type(x)
-    result = b.type(node.output[0])
-    if dims is None or type_ is None or result is None or result.dtype not in _INTEGERS or b.given.get("block_size", 0):
+    kind, result = b.type(scale), b.type(node.output[0])
+    if b.dims(x) is None or b.dims(scale) is None or kind is None or result is None:
         return None
-    axis = b.given.get("axis", 1)
-    factor = _along(b, scale, len(dims), axis)
-    zero = _along(b, b.input(2), len(dims), axis) if b.input(2) else ""
-    if factor is None or zero is None or b.dtype(scale) != type_.dtype:
-        return None
-    return [_saturated(b, b.op("Div", x, factor), zero, result.dtype, type_.element)]
+    factor, zero = _along(b, scale, x), _along(b, b.input(2), x) if b.input(2) else ""
+    element = b.given.get("precision", 0) or kind.element
+    if factor is None or zero is None or result.dtype not in _INTEGERS or element == onnx.TensorProto.INT32:
+        raise _unknown_form(b, result.dtype)
+    scaled = b.op("Div", b.op("Cast", x, to=element), b.op("Cast", factor, to=element))
+    if element != onnx.TensorProto.DOUBLE:  # in which every zero point and limit is exact
+        scaled, element = b.op("Cast", scaled, to=_FLOAT), _FLOAT
+    return [_saturated(b, scaled, zero, result.dtype, element)]
+
+
+def _unknown_form(b: Builder, dtype: np.dtype | None) -> UnsupportedNodeError:
+    dims = [list(b.dims(name) or ()) for name in b.node.input if name]
+    return b.unsupported("quantisation", f"{dtype} elements, operands of dims {dims} and attributes {b.given}")
 
 
 def _saturated(b: Builder, scaled: str, zero: str, dtype: np.dtype, element: int) -> str:
@@ -75,13 +97,16 @@ def _convolution(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """On whole numbers in a float type that holds the sums, then rescaled."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.input[:8]
     filters, result = b.dims(w), b.type(node.output[0])
-    if filters is None or result is None:
+    if filters is None or result is None or any(b.dims(name) is None for name in node.input if name):
         return None
+    if any(len(b.dims(name) or ()) > 1 for name in (w_scale, w_zero)):
+        raise _unknown_form(b, result.dtype)
     element = _exact(math.prod(filters[1:]))
     rank = len(filters)
-    w_zero_wide, w_factor = _along(b, w_zero, rank, 0), _along(b, w_scale, rank, 1)
-    if w_zero_wide is None or w_factor is None:
-        return None
+    w_zero_wide, w_factor = (
+        _per_axis(b, name, rank, axis) if (b.dims(name) or ()) not in ((), (1,)) else _scalar(b, name)
+        for name, axis in ((w_zero, 0), (w_scale, 1))
+    )
     plain_x, plain_w = _centred(b, x, x_zero, element), _centred(b, w, w_zero_wide, element)
     operands = [plain_x, plain_w, *([b.op("Cast", node.input[8], to=element)] if b.input(8) else [])]
     sums = b.op("Cast", b.op("Conv", *operands, **b.given), to=_FLOAT)
@@ -91,17 +116,28 @@ def _convolution(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 
 @rewrites("QLinearMatMul")
 def _product(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """On whole numbers in a float type that holds the sums, then rescaled."""
+    """On whole numbers in a float type that holds the sums, then rescaled in single precision."""
     a, a_scale, a_zero, w, w_scale, w_zero, y_scale, y_zero = node.input[:8]
-    left, right, result = b.dims(a), b.dims(w), b.type(node.output[0])
-    scalars = [b.dims(name) in ((), (1,)) for name in (a_scale, a_zero, w_scale, w_zero, y_scale, y_zero)]
-    if left is None or right is None or result is None or not all(scalars) or b.dtype(a_scale) != np.float32:
+    left, result = b.dims(a), b.type(node.output[0])
+    if left is None or result is None or any(b.dims(name) is None for name in node.input):
         return None
+    if any(b.dtype(name) not in (np.int8, np.uint8) for name in (a, w, node.output[0])):
+        raise _unknown_form(b, result.dtype)
+    rows = [_per_row(b, name) for name in (a_scale, a_zero)]
+    columns = [_scalar(b, name) for name in (w_scale, w_zero)]
+    y_rows = [_per_row(b, name) for name in (y_scale, y_zero)]
+    a_factor, w_factor, y_factor = (b.op("Cast", each, to=_FLOAT) for each in (rows[0], columns[0], y_rows[0]))
     element = _exact(left[-1])
-    product = b.op("MatMul", _centred(b, a, _scalar(b, a_zero), element), _centred(b, w, _scalar(b, w_zero), element))
-    factor = b.op("Div", b.op("Mul", _scalar(b, a_scale), _scalar(b, w_scale)), _scalar(b, y_scale))
+    product = b.op("MatMul", _centred(b, a, rows[1], element), _centred(b, w, columns[1], element))
+    factor = b.op("Div", b.op("Mul", a_factor, w_factor), y_factor)
     scaled = b.op("Mul", b.op("Cast", product, to=_FLOAT), factor)
-    return [_saturated(b, scaled, _scalar(b, y_zero), result.dtype, _FLOAT)]
+    return [_saturated(b, scaled, y_rows[1], result.dtype, _FLOAT)]
+
+
+def _per_row(b: Builder, name: str) -> str:
+    """Of rank 1 with a number for each row: as a column."""
+    dims = b.dims(name) or ()
+    return b.op("Unsqueeze", name, b.constant([1])) if len(dims) == 1 and dims != (1,) else _scalar(b, name)
 
 
 def _exact(terms: int) -> int:
@@ -110,7 +146,8 @@ def _exact(terms: int) -> int:
 
 
 def _scalar(b: Builder, name: str) -> str:
-    return b.op("Reshape", name, b.constant(np.zeros(0))) if b.dims(name) else name
+    """One number without dims; what has more numbers stays."""
+    return b.op("Reshape", name, b.constant(np.zeros(0))) if b.dims(name) == (1,) else name
 
 
 def _centred(b: Builder, x: str, zero: str, element: int) -> str:

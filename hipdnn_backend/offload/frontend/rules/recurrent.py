@@ -103,6 +103,7 @@ def _recurrent(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         and not b.given.get("activation_beta")
     )
     if not written:
+        _check_loop(b, node, steps, full)
         plain = full and not batch_first and direction == "reverse"
         return _reversed(b, node) if plain else None
     if not steps:
@@ -115,6 +116,19 @@ def _recurrent(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         cell = _cell(b, node, which, activations[which * count : (which + 1) * count])
         runs.append(_run(b, node, cell, x, which, (steps, batch, dims[2]), backward, full, batch_first))
     return _results(b, runs, batch_first)
+
+
+def _check_loop(b: Builder, node: onnx.NodeProto, steps: int, full: bool) -> None:
+    """Torch-MLIR's loops pass over these in silence."""
+    ignored = [name for name in ("activation_alpha", "activation_beta") if b.given.get(name)]
+    if not full:
+        ignored.append("sequence_lens")
+    if node.op_type == "LSTM" and b.input(7):
+        ignored.append("P")
+    if node.op_type == "RNN" and b.given.get("clip", 0.0):
+        ignored.append("clip")
+    if ignored:
+        raise b.unsupported("recurrent", f"{' and '.join(ignored)} of a recurrence of {steps} steps")
 
 
 def _slice(b: Builder, x: str, start: int, stop: int, axis: int) -> str:

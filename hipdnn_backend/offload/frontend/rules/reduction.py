@@ -54,3 +54,33 @@ def _exclusive_sum(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     rest = b.op("Slice", x, *(b.constant([number]) for number in (*ends, along)))
     moved = b.op("Concat", *((rest, begin) if reverse else (begin, rest)), axis=along)
     return [b.op("CumSum", moved, node.input[1], reverse=reverse)]
+
+
+@rewrites("CumProd")
+def _products(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """In steps of 1, 2, 4 ...: each element takes the product of those that far before it."""
+    axis, dims = b.value(node.input[1]), b.dims(node.input[0])
+    if axis is None or dims is None or axis.size != 1:
+        return None
+    along = int(axis.reshape(-1)[0])
+    if not -len(dims) <= along < len(dims):
+        raise b.fail("axis", f"axis {along} does not fit {list(dims)}")
+    along %= len(dims)
+    y, reverse = node.input[0], bool(b.given.get("reverse", 0))
+    if b.given.get("exclusive", 0):
+        y = _moved(b, y, dims, along, 1, reverse)
+    step = 1
+    while step < dims[along]:
+        y = b.op("Mul", y, _moved(b, y, dims, along, step, reverse))
+        step *= 2
+    return [y]
+
+
+def _moved(b: Builder, x: str, dims: tuple[int, ...], axis: int, step: int, reverse: bool) -> str:
+    """``x`` later by some elements, ones before it; with ``reverse``, earlier and ones behind it."""
+    size = dims[axis]
+    step = min(step, size)
+    begin, end = (step, size) if reverse else (0, size - step)
+    rest = b.op("Slice", x, *(b.constant([number]) for number in (begin, end, axis)))
+    ones = b.like(b.node.input[0], np.ones([step if i == axis else dim for i, dim in enumerate(dims)]))
+    return b.op("Concat", *((rest, ones) if reverse else (ones, rest)), axis=axis)

@@ -11,6 +11,9 @@ from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
 
+_WHOLE = (-1, -(2**31))
+"""Start and end of a dim that is turned round."""
+
 
 @rewrites("Slice")
 def _axis_by_axis(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
@@ -28,9 +31,14 @@ def _axis_by_axis(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     for start, end, axis, step in zip(starts.tolist(), ends.tolist(), axes.tolist(), steps.tolist(), strict=True):
         if step == 0 or not -len(dims) <= axis < len(dims):
             raise b.fail("slice", f"axis {axis} or step {step} does not fit {list(dims)}")
-        if range(dims[axis])[start:end:step] != range(dims[axis]):
+        picks = range(dims[axis])[start:end:step]
+        if step < 0 and len(picks) > 1:  # IREE compiles no other backward one than that of a whole dim
+            if (ordered := picks[::-1]) != range(dims[axis]):
+                cuts.append((ordered[0], ordered[-1] + 1, axis, -step))
+            cuts.append((*_WHOLE, axis, -1))
+        elif picks != range(dims[axis]):
             cuts.append((start, end, axis, step))
-    if len(cuts) == 1 and starts.size == 1:
+    if starts.size == 1 and cuts == [(*starts.tolist(), *ends.tolist(), *axes.tolist(), *steps.tolist())]:
         return None
     x = node.input[0]
     for cut in cuts:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
+from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend import load
 from tests.support.onnx_rewritten import check_rewrite, one_node
 
@@ -67,6 +70,62 @@ def test_product() -> None:
     }  # fmt: skip
     model, feeds = one_node("QLinearMatMul", inputs, {"y": np.uint8}, constants=list(scalars))
     check_rewrite(model, feeds, atol=1)
+
+
+@pytest.mark.parametrize("scale", [np.float16, np.float32])
+def test_product_with_scales_per_row_and_column(scale: type) -> None:
+    """Against the sums in float64, one rounding later."""
+    inputs: dict[str, Any] = {
+        "a": _bytes(np.int8, 3, 5), "as": np.array([0.02, 0.03, 0.01], scale), "az": np.array([1, -2, 3], np.int8),
+        "b": _bytes(np.uint8, 5, 2), "bs": np.array([0.01, 0.02], scale), "bz": np.array([120, 7], np.uint8),
+        "ys": np.array([0.4], scale), "yz": np.array([5], np.int8),
+    }  # fmt: skip
+    model, feeds = one_node("QLinearMatMul", inputs, {"y": np.int8}, constants=[n for n in inputs if n not in "ab"])
+    wide = {name: value.astype(np.float64) for name, value in inputs.items()}
+    sums = (wide["a"] - wide["az"][:, None]) @ (wide["b"] - wide["bz"])
+    scaled = sums * wide["as"][:, None] * wide["bs"] / wide["ys"]
+    expected = np.clip(np.rint(scaled) + 5, -128, 127).astype(np.int8)
+    assert np.abs(scaled - np.floor(scaled) - 0.5).min() > 1e-4, "no sum lies between two integers"
+    check_rewrite(model, feeds, expected=[expected])
+    assert "qint8" not in str(load(model).module)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16])
+@pytest.mark.parametrize(("axis", "dims"), [(1, (2, 3, 4)), (-1, (2, 5, 2)), (0, (1, 5, 4))])
+def test_scales_per_block(dtype: type, axis: int, dims: tuple[int, ...]) -> None:
+    """Blocks of 2 along the axis, the last one shorter."""
+    scale, zero = (0.1 + RANDOM.random(dims)).astype(np.float32), _bytes(dtype, *dims) // dtype(4)
+    x = (RANDOM.standard_normal((2, 5, 4)) * 8).astype(np.float32)
+    wide_scale, wide_zero = (
+        np.repeat(value, 2, axis).take(range(x.shape[axis]), axis).astype(np.float64) for value in (scale, zero)
+    )
+    given = {"axis": axis, "block_size": 2, "constants": ["s", "z"]}
+    model, feeds = one_node("QuantizeLinear", {"x": x, "s": scale, "z": zero}, {"y": dtype}, **given)
+    limits = np.iinfo(dtype)
+    codes = np.clip(np.rint(x / wide_scale) + wide_zero, limits.min, limits.max).astype(dtype)
+    check_rewrite(model, feeds, expected=[codes])
+    model, feeds = one_node("DequantizeLinear", {"x": codes, "s": scale, "z": zero}, {"y": np.float32}, **given)
+    check_rewrite(model, feeds, expected=[((codes - wide_zero) * wide_scale).astype(np.float32)])
+
+
+def test_the_types_that_a_node_asks_for() -> None:
+    x, scale = np.array([-7, 0, 100], np.int8), np.array(0.1, np.float32)
+    given = {"opset": 23, "output_dtype": TensorProto.FLOAT16}
+    model, feeds = one_node("DequantizeLinear", {"x": x, "s": scale}, {"y": np.float16}, constants=["s"], **given)
+    check_rewrite(model, feeds, expected=[x.astype(np.float16) * np.float16(0.1)])
+    x = np.array([2049.0, -3.0], np.float32)  # 2049 is 2048 in half precision
+    model, feeds = one_node(
+        "QuantizeLinear", {"x": x, "s": np.array(1, np.float32)}, {"y": np.int16}, constants=["s"], opset=23,
+        output_dtype=TensorProto.INT16, precision=TensorProto.FLOAT16,
+    )  # fmt: skip
+    check_rewrite(model, feeds, expected=[np.array([2048, -3], np.int16)])
+
+
+def test_types_that_are_not_converted_are_refused() -> None:
+    x = np.zeros(4, ml_dtypes.float8_e4m3fn)
+    model, _ = one_node("DequantizeLinear", {"x": x, "s": np.array(1, np.float32)}, {"y": np.float32}, constants=["s"])
+    with pytest.raises(UnsupportedNodeError, match="float8_e4m3fn elements"):
+        load(model)
 
 
 @pytest.mark.parametrize("channels", [False, True])

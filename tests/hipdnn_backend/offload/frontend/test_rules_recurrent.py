@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend import load, prepare
 from tests.support.onnx_rewritten import check_rewrite, one_node
 
@@ -68,6 +69,22 @@ def test_variants(op_type: str, given: dict[str, Any]) -> None:
     check_rewrite(model, feeds)
 
 
+@pytest.mark.parametrize(
+    ("op_type", "given", "ignored"),
+    [
+        ("GRU", {"lengths": [70, 80]}, "sequence_lens"),
+        ("LSTM", {"peepholes": True}, "P"),
+        ("RNN", {"clip": 0.5}, "clip"),
+        ("RNN", {"activations": ["ScaledTanh"], "activation_alpha": [0.5]}, "activation_alpha"),
+    ],
+)
+def test_what_loops_would_ignore_is_refused(op_type: str, given: dict[str, Any], ignored: str) -> None:
+    model, feeds = _recurrence(op_type, "forward", steps=80, **given)
+    lengths = {"lengths": feeds["lengths"]} if "lengths" in feeds else {}
+    with pytest.raises(UnsupportedNodeError, match=rf"{ignored} of a recurrence of 80 steps"):
+        prepare(model, inputs=lengths)
+
+
 @pytest.mark.parametrize("op_type", _GATES)
 def test_a_long_reverse_recurrence_runs_forward_in_a_loop(op_type: str) -> None:
     model, feeds = _recurrence(op_type, "reverse", steps=100)
@@ -81,8 +98,3 @@ def test_written_out_recurrences_convert() -> None:
     text = str(load(model).module)
     assert "torch.prim.Loop" not in text
     assert "?" not in text
-
-
-def test_other_activations_are_left_to_the_conversion() -> None:
-    model, _ = _recurrence("RNN", "forward", activations=["ScaledTanh"], activation_alpha=[0.5], activation_beta=[0.5])
-    assert [node.op_type for node in prepare(model).nodes] == ["RNN"]
