@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -71,6 +72,14 @@ class Bound:
         """
         for call in self.calls:
             call()
+
+
+def _span(target: Array | Shared) -> tuple[int, int]:
+    """Where a dense array begins and ends."""
+    if isinstance(target, Shared):
+        return target.address, target.address + math.prod(target.dims) * target.dtype.itemsize
+    start = target.__array_interface__["data"][0]
+    return start, start + target.nbytes
 
 
 class Prepared:
@@ -371,7 +380,16 @@ class Prepared:
                 raise InputError(f"output '{named.name}': a writable C-contiguous array is needed")
             made[named.name] = results[named.name]
             targets.append(given)
+        self._check_apart(targets)
         return made, targets
+
+    def _check_apart(self, targets: Sequence[Array | Shared]) -> None:
+        """No two outputs may be written to the same memory: what is read last would stand in both."""
+        spans = [(*_span(target), named.name) for target, named in zip(targets, self.program.outputs, strict=True)]
+        spans = sorted(span for span in spans if span[0] < span[1])
+        for (_, end, one), (start, _, other) in pairwise(spans):
+            if start < end:
+                raise InputError(f"outputs '{one}' and '{other}' are given memory that overlaps; give each its own")
 
     def _write_inputs(self, arrays: Sequence[Array | Shared]) -> None:
         for number, array in enumerate(arrays):

@@ -1,7 +1,7 @@
 """Operations of custom texts that the compiler lowers to something else than what PyTorch computes: put right.
 
 NaN and infinity where it forgets them, unsigned integers that it takes for signed ones, powers of negative numbers,
-``asinh`` and ``softshrink`` below 0.
+``asinh`` and ``softshrink`` below 0; sines of large angles.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from iree_bridge._mlir import ir
 from iree_bridge.positions import aten, integer, operations
 
-__all__ = ["correct"]
+__all__ = ["correct", "reduce_angles"]
 
 _FLOATS: Final = re.compile(r"!torch\.vtensor<\[[\d,]*\],(?:b?f\d+|f8E\w+)>", re.ASCII)
 
@@ -186,6 +186,66 @@ def _area_sine(op: Any) -> None:
     below = aten(op, "lt.Scalar", truth, x, integer(op, 0))
     made = aten(op, "where.self", kind, below, aten(op, "neg", kind, made), made)
     _replace(op, _as(op, made, _element(type_)))
+
+
+_ANGLES: Final = ("torch.aten.sin", "torch.aten.cos", "torch.aten.tan")
+_PI: Final = (3.141592025756836, 6.278328328335192e-07, 1.2446744343793227e-13)
+"""Parts of pi, exact to 95 bits in all. Multiples of the first two, which have 21 bits, are exact up to 2 ** 32."""
+
+
+def reduce_angles(function: Any) -> None:
+    """Sines, cosines and tangents of f32 and less as those of angles within pi / 2, for CPU targets.
+
+    The compiler's polynomials lose a digit with each digit that the angle gains: 1e4 has 4 right ones, 1e10 gives
+    -6e21. Angles up to 1e10 are reduced exactly here, in f64; up to 1e15 an error grows to the size of the result,
+    and beyond that the result is just within -1 and 1.
+    """
+    for op in list(operations(function)):
+        if op.name in _ANGLES and _element(op.results[0].type) in ("f32", "f16", "bf16"):
+            x = _as(op, _as(op, op.operands[0], "f32"), "f64")
+            made = {"sin": _sine, "cos": _cosine}.get(op.name.rpartition(".")[2], _tangent)(op, x)
+            _replace(op, _as(op, made, _element(op.results[0].type)))
+
+
+def _sine(op: Any, x: Any) -> Any:
+    turns = aten(op, "round", x.type, aten(op, "mul.Scalar", x.type, x, _float(op, 1 / math.pi)))
+    return _turned(op, turns, _sine_of_rest(op, x, turns))
+
+
+def _cosine(op: Any, x: Any) -> Any:
+    """The sine of what is left from the middle between two zeros of the sine: exact near the cosine's own."""
+    turns = aten(op, "floor", x.type, aten(op, "mul.Scalar", x.type, x, _float(op, 1 / math.pi)))
+    middles = aten(op, "add.Scalar", x.type, turns, _float(op, 0.5), integer(op, 1))
+    sine = _sine_of_rest(op, x, middles)
+    return _turned(op, turns, aten(op, "neg", sine.type, sine))
+
+
+def _tangent(op: Any, x: Any) -> Any:
+    sine, cosine = _sine(op, x), _cosine(op, x)
+    return aten(op, "div.Tensor", sine.type, sine, cosine)
+
+
+def _sine_of_rest(op: Any, x: Any, times: Any) -> Any:
+    """The sine of x less so many times pi, by its power series, whose next term is below 1e-9."""
+    rest = x
+    for part in _PI:
+        taken = aten(op, "mul.Scalar", x.type, times, _float(op, part))
+        rest = aten(op, "sub.Tensor", x.type, rest, taken, integer(op, 1))
+    bounded = aten(op, "clamp", x.type, rest, _float(op, -1.6), _float(op, 1.6))
+    kept = aten(op, "where.self", x.type, aten(op, "ne.Tensor", _truth(x), rest, rest), rest, bounded)
+    square = aten(op, "mul.Tensor", x.type, kept, kept)
+    sum_ = aten(op, "mul.Scalar", x.type, square, _float(op, 1 / math.factorial(13)))
+    for power in (11, 9, 7, 5, 3):
+        term = _float(op, (-1) ** (power // 2) / math.factorial(power))
+        sum_ = aten(op, "mul.Tensor", x.type, square, aten(op, "add.Scalar", x.type, sum_, term, integer(op, 1)))
+    return aten(op, "mul.Tensor", x.type, kept, aten(op, "add.Scalar", x.type, sum_, _float(op, 1.0), integer(op, 1)))
+
+
+def _turned(op: Any, turns: Any, value: Any) -> Any:
+    """``value`` with the other sign where ``turns`` is odd."""
+    half = aten(op, "mul.Scalar", turns.type, turns, _float(op, 0.5))
+    odd = aten(op, "ne.Tensor", _truth(turns), aten(op, "floor", turns.type, half), half)
+    return aten(op, "where.self", value.type, odd, aten(op, "neg", value.type, value), value)
 
 
 def _element(type_: Any) -> str:

@@ -277,10 +277,13 @@ class _Process:
                 parse_flags(*_hip.driver_flags())
             if name == "local-task":
                 self._threads = self._threads or len(os.sched_getaffinity(0))
-                parse_flags(f"--task_topology_max_group_count={self._threads}")
+                parse_flags(f"--task_topology_max_group_count={self._threads}", f"--task_worker_stack_size={_STACK}")
             driver = self._drivers[name] = get_driver(name)
         return driver
 
+
+_STACK: Final = 1 << 20
+"""Bytes of a CPU worker's stack. Kernels may use 128 KiB (`iree_bridge.target`): IREE's default leaves nothing else."""
 
 _state = _Process()
 _left_behind: list[object] = []

@@ -25,7 +25,7 @@ from graph_api import CompileError, DataType, Graph, Node, TensorAttr
 from graph_api._numpy import np
 from iree_bridge import packed, padded
 from iree_bridge._mlir import PassManager, ir
-from iree_bridge.corrections import correct
+from iree_bridge.corrections import correct, reduce_angles
 from iree_bridge.positions import keep_inside
 from iree_bridge.target import Target
 from iree_bridge.types import ELEMENT, TORCH_CODE, argument_form, builtin_tensor, carried, value_tensor
@@ -183,6 +183,8 @@ class Emitter:
                 for tensor, argument in zip(inputs, buffers[len(outputs) :], strict=True):
                     self.barrier(Value(argument, *argument_form(tensor)))
             ir.Operation.create("func.return")
+        if not self.target.is_gpu:
+            reduce_angles(function)
 
     @contextlib.contextmanager
     def location(self, name: str) -> Iterator[None]:
@@ -452,6 +454,8 @@ class Emitter:
             parsed.attributes["sym_name"] = ir.StringAttr.get(name)
             keep_inside(parsed)
             correct(parsed)
+            if not self.target.is_gpu:
+                reduce_angles(parsed)
             self._module.body.append(parsed)
             self._functions[text] = name
         callee = {"callee": ir.FlatSymbolRefAttr.get(self._functions[text])}

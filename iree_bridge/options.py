@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 import os
 import re
@@ -160,10 +161,13 @@ def _privileged() -> bool:
     return any(key == _AT_SECURE and value for key, value in pairs)
 
 
-def _path(text: str) -> Path:
+def _path(given: str | os.PathLike[str]) -> Path:
+    if not os.fspath(given) or "\0" in str(given):
+        raise ValueError("no path can be made of it")
     try:
-        return Path(text).expanduser().absolute()
-    except (RuntimeError, OSError) as error:  # ~ of nobody; a relative path in a folder that is gone
+        os.fsencode(given)
+        return Path(given).expanduser().absolute()
+    except (RuntimeError, OSError, UnicodeError) as error:  # ~ of nobody; a relative path in a folder that is gone
         raise ValueError(f"no path can be made of it: {error}") from None
 
 
@@ -213,9 +217,9 @@ def _text(given: str) -> str:
 
 
 def _number(given: float) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(given, bool) or not isinstance(given, numbers.Real):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError("not a number")
-    return given
+    return float(given)
 
 
 def _whole(given: int) -> int:
@@ -233,11 +237,11 @@ def _flag(given: bool) -> bool:
 def _several_paths(given: Iterable[str | os.PathLike[str]]) -> tuple[Path, ...]:
     if isinstance(given, str | os.PathLike):
         raise TypeError("give a sequence of paths")
-    return tuple(map(Path, given))
+    return tuple(map(_path, given))
 
 
 _FORMS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "cache_dir": Path,
+    "cache_dir": _path,
     "cache_readonly": _several_paths,
     "cache_size": _whole,
     "compile": _mode,
@@ -247,9 +251,9 @@ _FORMS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "workers": _whole,
     "idle": _number,
     "failures": _whole,
-    "python": lambda given: None if given is None else Path(given),
+    "python": lambda given: None if given is None else _path(given),
     "device": _text,
-    "log_level": _text,
+    "log_level": lambda given: _level(_text(given)),
     "engine_name": _text,
     "claim": _text,
     "verify_first": _flag,

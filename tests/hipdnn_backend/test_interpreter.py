@@ -84,6 +84,18 @@ def test_results_go_into_the_callers_arrays() -> None:
     np.testing.assert_array_equal(results["z"], Z)
 
 
+def test_results_that_share_memory_are_refused() -> None:
+    memory = np.zeros(12, np.float32)
+    made = plans()
+    prepared = prepare(program(), made, GuardedMemory(), {"w": W})
+    for y, z in ((slice(0, 6), slice(0, 6)), (slice(5, 11), slice(0, 6))):
+        with pytest.raises(InputError, match="outputs '.' and '.' are given memory that overlaps"):
+            prepared.run({"x": X}, {"y": memory[y].reshape(2, 3), "z": memory[z].reshape(2, 3)})
+    assert made[0].runs == 0
+    prepared.run({"x": X}, {"y": memory[:6].reshape(2, 3), "z": memory[6:].reshape(2, 3)})
+    np.testing.assert_array_equal(memory, np.concatenate([Y.ravel(), Z.ravel()]))
+
+
 def test_inputs_in_any_order_of_memory() -> None:
     results = prepare(program(), plans(), GuardedMemory(), {"w": W}).run({"x": np.asfortranarray(X)})
     np.testing.assert_array_equal(results["y"], Y)

@@ -106,3 +106,20 @@ def test_area_sines() -> None:
 
 def test_softshrink() -> None:
     _check("softshrink", (X, 0.5))
+
+
+_ANGLES = np.array([0, 1e-30, -1e-3, 0.5, np.pi, -np.pi / 2, 25.132741, 1e4, -1e5, 1e7, 1e10, INF, NAN], np.float32)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_large_angles(name: str) -> None:
+    """Within one unit of the last place of the float64 result, near the zeros too."""
+    with np.errstate(invalid="ignore"):
+        expected = getattr(np, name)(_ANGLES.astype(np.float64)).astype(np.float32)
+    np.testing.assert_array_max_ulp(_run(name, [_ANGLES])[:-2], expected[:-2], 1)
+    assert np.isnan(_run(name, [_ANGLES])[-2:]).all()
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_endless_angles_are_bounded(name: str) -> None:
+    assert (np.abs(_run(name, [np.array([1e20, -3e38, 1e16], np.float32)])) <= 1).all()

@@ -85,11 +85,11 @@ def test_the_number_of_task_threads_is_checked(count: int) -> None:
 def test_task_threads_can_be_set_until_the_pool_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     flags: list[str] = []
     monkeypatch.setattr(device_module, "_state", device_module._Process())
-    monkeypatch.setattr(device_module, "parse_flags", flags.append)
+    monkeypatch.setattr(device_module, "parse_flags", lambda *given: flags.extend(given))
     set_task_threads(3)
     set_task_threads(2)
     Device.parse("cpu-task").open()
-    assert flags == ["--task_topology_max_group_count=2"]
+    assert flags == ["--task_topology_max_group_count=2", "--task_worker_stack_size=1048576"]
     set_task_threads(2)
     with pytest.raises(ExecutionError, match="runs with 2 threads already; ask for 5 before its first use"):
         set_task_threads(5)

@@ -51,6 +51,13 @@ def test_nan_stays_beside_numbers(dtype: DataType) -> None:
     _check(dtype, PointwiseMode.RELU_FWD, [_X], [_NAN, 1.0, -1.0, 2.0, -1.0, _NAN, 2.0, _NAN], **clips)
 
 
+def test_large_angles_and_angles_near_zeros() -> None:
+    """By hand: sin(1e4), sin(1e10), and of the float next to pi what that is short of pi."""
+    angles = [1e4, 1e10, 3.1415927410125732, -0.5]
+    _check(DataType.FLOAT, PointwiseMode.SIN, [angles], [-0.30561438, -0.48750603, -8.7422777e-08, -0.47942555])
+    _check(DataType.FLOAT, PointwiseMode.TAN, [angles], [0.32097113, -0.55834961, 8.7422777e-08, -0.54630249])
+
+
 def _check(
     dtype: DataType, mode: PointwiseMode, operands: list[list[float] | float], expected: list[float], **given: float
 ) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from iree_bridge import options
@@ -87,7 +88,10 @@ def test_a_meaningless_value_is_an_error_that_names_it(variable: str, value: str
 def test_values_given_in_code_take_their_form() -> None:
     found = Options(cache_dir="c", cache_readonly=["a", Path("b")], compile="never", extra_flags=["--x"], python="p")  # pyright: ignore[reportArgumentType]
     assert found.compile is CompileMode.NEVER
-    assert (found.cache_dir, found.cache_readonly, found.python) == (Path("c"), (Path("a"), Path("b")), Path("p"))
+    here = Path.cwd()
+    assert (found.cache_dir, found.cache_readonly, found.python) == (here / "c", (here / "a", here / "b"), here / "p")
+    assert Options(cache_dir=Path("~/c")).cache_dir == Path.home() / "c"
+    assert Options(timeout=np.int64(30), workers=np.int64(5)).timeout == 30  # pyright: ignore[reportArgumentType]
     assert found.extra_flags == ("--x",)
 
 
@@ -99,6 +103,11 @@ def test_values_given_in_code_take_their_form() -> None:
         ({"extra_flags": [1]}, "extra_flags=.*1 is no text"),
         ({"cache_readonly": "a"}, "cache_readonly='a': give a sequence of paths"),
         ({"cache_dir": 3}, "cache_dir=3"),
+        ({"cache_dir": "a\0b"}, "cache_dir=.*no path can be made of it"),
+        ({"cache_dir": "/tmp/\ud800"}, "cache_dir=.*no path can be made of it"),
+        ({"cache_readonly": ["a\0b"]}, "cache_readonly=.*no path can be made of it"),
+        ({"python": ""}, "python='': no path can be made of it"),
+        ({"log_level": "x"}, "log_level='x': known are DEBUG"),
         ({"cache_size": 1.5}, "cache_size=1.5"),
         ({"workers": "2"}, "workers='2'"),
         ({"timeout": "2"}, "timeout='2': not a number"),

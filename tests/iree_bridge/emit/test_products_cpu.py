@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph_api import DataType, Graph
+from graph_api import DataType, Graph, PointwiseMode, numerics
 from iree_bridge import build
 from iree_bridge.api import compile_graph
 from iree_bridge.emitter import emit_module
@@ -120,3 +120,18 @@ def test_products_are_right(sizes: tuple[int, int, int], lead: tuple[int, ...], 
     build(graph, "cpu").run({**pack, c: result})
     exact = pack[a].astype(np.float64) @ pack[b].astype(np.float64)
     np.testing.assert_array_equal(result, exact.astype(c.data_type.numpy))
+
+
+@pytest.mark.iree_cpu
+def test_kernels_run_on_the_stacks_of_worker_threads() -> None:
+    """Whole tiles lie on the stack beside what follows; two at once are run by workers, whose stacks were too small."""
+    graph = Graph("two", io_data_type=D.FLOAT, compute_data_type=D.FLOAT)
+    for _ in range(2):
+        a, b = graph.tensor(dim=(97, 97)), graph.tensor(dim=(97, 97))
+        graph.pointwise(PointwiseMode.GELU_FWD, graph.matmul(a, b)).set_output(True)
+    graph.validate()
+    inputs = graph.random_inputs(seed=0)
+    results = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
+    build(graph, "cpu-task").run({**inputs, **results})
+    for comparison in numerics.check(graph, inputs, results):
+        assert comparison.ok, str(comparison)
