@@ -78,7 +78,14 @@ def convert(graph: Graph) -> Graph:
     _keep_names(graph.nodes, model.graph.node)
     if graph.opset < _RESIZE_WITH_COORDINATES:
         _keep_coordinates(model.graph.node, _resized(graph.nodes))
-    return _rebuilt(graph, model)
+    result = _rebuilt(graph, model)
+    changed = [name for name, type_ in graph.inputs.items() if result.inputs.get(name) != type_]
+    if changed:  # onnx drops the batch of a Scan of opset 8, and with it that dim of what the caller feeds
+        reason = (
+            f"opset {graph.opset} cannot be converted to {COMMON_OPSET}: the dims of {', '.join(changed)} would change"
+        )
+        raise ModelError(graph.name, "opset", reason)
+    return result
 
 
 def _keep_names(before: Iterable[onnx.NodeProto], after: Iterable[onnx.NodeProto]) -> None:

@@ -303,9 +303,11 @@ def test_all_counted_cases() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(10800)
-def test_no_case_of_the_suite_ends_its_process() -> None:
+def test_every_case_of_the_suite_passes_or_is_refused() -> None:
+    """None is answered wrongly, and none ends its process."""
     cases = load_cases()
     found = _run_all(sorted(cases))
     kinds = Counter(outcome.partition(":")[0] or "passes" for outcome in found.values())
     print(f"of {len(found)} cases: {dict(kinds.most_common())}")
-    assert not {name: outcome for name, outcome in found.items() if outcome.startswith("Crash")}
+    assert not {name: outcome for name, outcome in found.items() if outcome.startswith(("Crash", "WrongAnswer"))}
+    assert kinds["passes"] >= 1590

@@ -181,6 +181,17 @@ def test_initializers_among_the_inputs_and_upsample() -> None:
     assert [info.name for info in load(model).inputs] == ["x"]
 
 
+def test_a_conversion_that_changes_what_is_fed_is_refused() -> None:
+    """A Scan of opset 8 has a batch; onnx's conversion drops it from the model's inputs."""
+    text = """<ir_version: 3, opset_import: ["" : 8]>
+        agraph (float[1,2] start, float[1,3,2] x) => (float[1,2] y, float[1,3,2] z) {
+            y, z = Scan <num_scan_inputs = 1, body = body (float[2] sum, float[2] next) => (float[2] out, float[2] seen)
+                { out = Add (sum, next) seen = Identity (out) }> ("", start, x)
+        }"""
+    with pytest.raises(ModelError, match="opset 8 cannot be converted to .*: the dims of start, x would change"):
+        load(onnx.parser.parse_model(text))
+
+
 def test_an_operator_of_an_old_opset_is_called_as_in_the_model() -> None:
     """onnx puts a Resize without a name in its place."""
     nodes = [helper.make_node("Relu", ["x"], ["r"], "relu"), helper.make_node("Upsample", ["r", "scales"], ["y"], "up")]
