@@ -154,7 +154,13 @@ def _squeezed_mask(
     return mask, loops
 
 
-def visibility(e: Emitter, dims: tuple[int, int, int, int], window: Window, lengths: Sequence[Value]) -> Value:
+def visibility(
+    e: Emitter,
+    dims: tuple[int, int, int, int],
+    window: Window,
+    lengths: Sequence[Value],
+    padded: tuple[int, int] | None = None,
+) -> Value:
     """Which query sees which key: booleans [B or 1, 1, Sq, Skv].
 
     Made by one operation on indices, which the compiler fuses into its use; several of the torch dialect stay apart.
@@ -162,14 +168,18 @@ def visibility(e: Emitter, dims: tuple[int, int, int, int], window: Window, leng
     Args:
         dims: (B, H, Sq, Skv).
         lengths: of queries and keys, INT32 [B]; or nothing.
+        padded: extents to which Sq and Skv are filled up, with keys that nothing sees.
     """
     b, _, sq, skv = dims
-    shape = (b if lengths else 1, 1, sq, skv)
+    rows, columns = padded or (sq, skv)
+    shape = (b if lengths else 1, 1, rows, columns)
     result = builtin_tensor(shape, DataType.BOOLEAN)
     lines = _Lines()
     query = lines.add("arith.index_cast %row : index to i32")
     key = lines.add("arith.index_cast %column : index to i32")
     seen = lines.add("arith.constant true")
+    if columns > skv:
+        seen = lines.both(seen, "slt", key, lines.add(f"arith.constant {skv} : i32"))
     if lengths:
         seen = lines.both(seen, "slt", query, "%queries")
         seen = lines.both(seen, "slt", key, "%keys")

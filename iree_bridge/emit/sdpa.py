@@ -52,7 +52,7 @@ class _Operands(NamedTuple):
     visible: Value | None  # booleans that broadcast to the scores: window and lengths
 
 
-def _operands(e: Emitter, node: SdpaNode) -> _Operands:
+def _operands(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None = None) -> _Operands:
     q, k, v = (node.inputs[port] for port in ("q", "k", "v"))
     kind = _product_type(e, node, q.data_type, k.data_type)
     queries, keys, values = e.read(q, kind), e.read(k, kind), e.read(v, _product_type(e, node, v.data_type))
@@ -64,7 +64,40 @@ def _operands(e: Emitter, node: SdpaNode) -> _Operands:
     if mask is not None:
         bias = e.read(mask)
         bias = e.reshape(bias, (*(1,) * (4 - len(bias.dims)), *bias.dims))
-    return _Operands(queries, keys, values, bias, _visible(e, node))
+    if padded:
+        queries, keys, values = (
+            _filled(e, x, size) for x, size in ((queries, padded[0]), (keys, padded[1]), (values, padded[1]))
+        )
+        if bias is not None:
+            more = [(0, to - size if size > 1 else 0) for size, to in zip(bias.dims[2:], padded, strict=True)]
+            bias = e.pad(bias, more)
+    return _Operands(queries, keys, values, bias, _visible(e, node, padded))
+
+
+def _filled(e: Emitter, x: Value, size: int) -> Value:
+    """[B, H, S, D] with rows of 0 up to ``size``."""
+    missing = size - x.dims[2]
+    return e.pad(x, [(0, missing), (0, 0)])
+
+
+def _whole_tiles(node: SdpaNode) -> tuple[int, int] | None:
+    """Numbers of queries and keys to fill up to, so that matrix instructions can be used; None: they are, or cannot be.
+
+    Where a tile ends beyond the last query or key, the compiler takes none at all: 197 tokens ran in scalar code.
+    """
+    _, _, queries, keys = node.score_dims
+    if node.inputs["q"].data_type not in (DataType.HALF, DataType.BFLOAT16) or queries == 1:
+        return None
+    filled = _filled_up(queries), _filled_up(keys)
+    return None if filled == (queries, keys) else filled
+
+
+def _filled_up(size: int) -> int:
+    """The next multiple of the largest tile that adds little; the smallest serves as it is."""
+    if size % 16 == 0:
+        return size
+    tile = next((tile for tile in (64, 32) if 6 * (-size % tile) <= size), 16)
+    return size + -size % tile
 
 
 def _cut(e: Emitter, x: Value, length: Value) -> Value:
@@ -84,26 +117,29 @@ def _product_type(e: Emitter, node: SdpaNode, *types: DataType) -> DataType:
     return only if only.eps >= node.compute.eps else node.compute
 
 
-def _visible(e: Emitter, node: SdpaNode) -> Value | None:
+def _visible(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None) -> Value | None:
     """Which query sees which key by window and lengths, as booleans that broadcast to the scores; None: every one."""
-    window, padded = node.attributes.window, node.attributes.padding_mask
-    if window.is_open and not padded:
+    window, masked = node.attributes.window, node.attributes.padding_mask
+    batch, _, _, keys = node.score_dims
+    if window.is_open and not masked and (padded is None or padded[1] == keys):
         return None
-    batch = node.score_dims[0]
-    lengths = [e.reshape(_length(e, node, port), (batch,)) for port in ("seq_len_q", "seq_len_kv") if padded]
-    return visibility(e, node.score_dims, window, lengths)
+    lengths = [e.reshape(_length(e, node, port), (batch,)) for port in ("seq_len_q", "seq_len_kv") if masked]
+    return visibility(e, node.score_dims, window, lengths, padded)
 
 
 # ---- the two ways --------------------------------------------------------------------------------------------------
 
 
 def _fused(e: Emitter, node: SdpaNode) -> dict[str, Value]:
-    x = _operands(e, node)
+    padded = _whole_tiles(node)
+    x = _operands(e, node, padded)
     t = Elementwise(e, DataType.FLOAT)
     q, scale = x.q, node.constant_scale
     if scale is None:
         q, scale = e.cast(t.mul(e.cast(q, DataType.FLOAT), _scale_tensor(e, node)), q.dtype), 1.0
     fused = fused_attention(e, q, x.k, x.v, _fused_mask(t, x), scale)
+    if padded:
+        fused = FusedAttention(*(e.slice(part, 2, 0, node.score_dims[2]) for part in fused))
     sink = _sink(e, node)
     if sink is not None:
         fused = _with_sink(t, fused, t.scale(sink, _LOG2_E))

@@ -40,6 +40,24 @@ def test_a_gpu_gets_one_operation_with_repeated_heads_and_rounds_once() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys", "dtype", "padded"),
+    [
+        (197, 197, D.HALF, {"1,2,224,64"}),
+        (100, 1000, D.HALF, {"1,2,112,64", "1,2,1024,64"}),
+        (17, 64, D.BFLOAT16, {"1,2,32,64"}),
+        (208, 224, D.HALF, set()),
+        (1, 1000, D.HALF, set()),
+        (197, 197, D.FLOAT, set()),
+    ],
+)
+def test_halves_are_filled_up_to_whole_tiles(queries: int, keys: int, dtype: Any, padded: set[str]) -> None:
+    """The compiler uses no matrix instructions where a tile ends behind the last query or key."""
+    made = text(GFX, (1, 2, queries, 64), (1, 2, keys, 64), (1, 2, keys, 64), dtype)
+    pads = {line.rpartition("[")[2].partition("]")[0] for line in made.splitlines() if "constant_pad_nd" in line}
+    assert pads == padded
+
+
 def test_window_and_lengths_become_one_mask() -> None:
     made = text(GFX, *GQA, D.HALF, lengths=D.INT32, diagonal_band_left_bound=3, diagonal_band_right_bound=1)
     check_ir(

@@ -211,6 +211,13 @@ class _Program:
             elif kind[1] == "fill_buffer":
                 buffer, start, size, value = re.findall(r"(%[\w-]+)(?: :|,|\])", command)[1:5]
                 memory.view(address(buffer, start), values[size])[:] = values[value] & 0xFF
+            elif kind[1] == "copy_buffer":
+                form = r"source\((%[\w-]+).*?\)\[(%[\w-]+)\] target\((%[\w-]+).*?\)\[(%[\w-]+)\] length\((%[\w-]+)\)"
+                found = re.search(form, command)
+                assert found is not None
+                source, begin, target, start, length = found.groups()
+                copied = memory.view(address(source, begin), values[length])
+                memory.view(address(target, start), values[length])[:] = copied
             elif kind[1] not in ("execution_barrier", "finalize"):
                 raise UnmodelledError(command)
 
