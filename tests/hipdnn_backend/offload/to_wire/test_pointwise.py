@@ -190,6 +190,8 @@ def test_names_and_uids() -> None:
     ("name", "arguments", "reason"),
     [
         ("pow.Tensor_Scalar", (1.7,), "exponent 1.7"),
+        ("pow.Tensor_Scalar", (float("inf"),), "exponent inf"),
+        ("pow.Tensor_Scalar", (float("nan"),), "exponent nan"),
         ("cumsum", (0,), "no hipDNN operation is known"),
         ("dropout", (0.5, True), "random"),
     ],
