@@ -205,6 +205,13 @@ def test_refusals(name: str, arguments: tuple[Any, ...], reason: str) -> None:
     assert caught.value.location == "bad"
 
 
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), 1.5])
+def test_integers_beside_a_number_that_is_none_of_them(number: float) -> None:
+    r = Recorder()
+    with pytest.raises(NotTranslated, match=f"{number} is no INT64"):
+        r.translate(r.op("lt.Scalar", r.input(2, 2, integers=True), number))
+
+
 def test_half_computes_in_float() -> None:
     r = Recorder("f16")
     graph = r.check(r.op("add.Scalar", r.input(2, 2), 0.1), tolerance=1e-3)
