@@ -1,7 +1,7 @@
 """Operations of custom texts that the compiler lowers to something else than what PyTorch computes: put right.
 
 NaN and infinity where it forgets them, unsigned integers that it takes for signed ones, powers of negative numbers,
-``asinh`` and ``softshrink`` below 0; sines of large angles.
+hyperbolic functions that cancel or overflow, ``softshrink`` below 0; sines of large angles.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _PASS_NAN: Final = {
 _UNSIGNED: Final = re.compile(r",ui(\d+)>", re.ASCII)
 _PLAIN_FLOAT: Final = re.compile(r",b?f(\d+)>", re.ASCII)
 _FLOAT_CODES: Final = {"f16": 5, "f32": 6, "f64": 7, "bf16": 15}  # torch.dtype numbers
+_POWERS: Final = ("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
 _SORTS: Final = {"topk": 2, "sort": 1, "sort.stable": 2, "argsort": 1}
 """Operation → which operand is the dim along which it sorts its first."""
 
@@ -45,12 +46,12 @@ def correct(function: Any) -> None:
             _scatter_unsigned(op)
         elif name in _SORTS:
             _sort_by_keys(op, _SORTS[name])
-        elif name == "pow.Tensor_Tensor" and _FLOATS.fullmatch(str(op.results[0].type)):
+        elif name in _POWERS and _element(op.results[0].type) in _FLOAT_CODES:
             _power(op)
         elif name == "fmod.Tensor" and _FLOATS.fullmatch(str(op.results[0].type)):
             _remainder(op)
-        elif name == "asinh" and _FLOATS.fullmatch(str(op.results[0].type)):
-            _area_sine(op)
+        elif (name in _ODD or name in _FORMULAS) and _element(op.results[0].type) in _FLOAT_CODES:
+            _by_formula(op, name)
 
 
 def _pass_nan(op: Any, operands: list[Any]) -> None:
@@ -124,10 +125,11 @@ def _keys(op: Any, x: Any) -> Any:
 
 def _power(op: Any) -> None:
     """Of the magnitude, which is what the compiler can do, with the sign and the exceptions that IEEE 754 has."""
-    type_ = op.results[0].type
-    element = _element(type_)
-    x, y = (_as(op, operand, element) for operand in op.operands)
-    one, zero, nan = (_literal(op, number, element) for number in (1.0, 0.0, float("nan")))
+    element = _element(op.results[0].type)
+    wide = _wide(element)
+    x, y = (_as(op, _tensor(op, operand), wide) for operand in op.operands)
+    type_ = _with_element(op.results[0].type, wide)
+    one, zero, nan = (_literal(op, number, wide) for number in (1.0, 0.0, math.nan))
     truth, half = _truth(op.results[0]), _float(op, 0.5)
 
     def of(name: str, *operands: Any) -> Any:
@@ -135,19 +137,24 @@ def _power(op: Any) -> None:
 
     size = aten(op, "abs", x.type, x)
     made = aten(op, "pow.Tensor_Tensor", type_, size, y)
+    # With a known exponent the compiler has 1 for NaN, and the sign of odd ones for powers of 0.
+    is_inverse = aten(op, "lt.Tensor", _truth(y), y, zero)
+    of_zero = aten(op, "where.self", y.type, is_inverse, _literal(op, math.inf, wide), zero)
+    made = aten(op, "where.self", type_, aten(op, "eq.Tensor", _truth(x), size, zero), of_zero, made)
+    made = aten(op, "where.self", type_, aten(op, "ne.Tensor", _truth(y), y, y), y, made)
     is_one = of("or", aten(op, "eq.Tensor", _truth(x), size, one), aten(op, "eq.Tensor", _truth(y), y, zero))
     made = aten(op, "where.self", type_, is_one, one, made)
-    below = aten(op, "lt.Tensor", _truth(x), x, zero)
     whole, even = (
         aten(op, "eq.Tensor", _truth(y), aten(op, "floor", y.type, each), each)
         for each in (y, aten(op, "mul.Scalar", y.type, y, half))
     )
     odd = aten(op, "logical_and", _truth(y), whole, aten(op, "logical_not", _truth(y), even))
-    made = aten(op, "where.self", type_, of("and", below, odd), aten(op, "neg", type_, made), made)
-    finite = aten(op, "lt.Tensor", _truth(x), size, _literal(op, float("inf"), element))
-    no_root = aten(op, "logical_and", _truth(x), below, finite)
+    is_negative = of("and", _has_minus(op, x), odd)
+    made = aten(op, "where.self", type_, is_negative, aten(op, "neg", type_, made), made)
+    finite = aten(op, "lt.Tensor", _truth(x), size, _literal(op, math.inf, wide))
+    no_root = aten(op, "logical_and", _truth(x), aten(op, "lt.Tensor", _truth(x), x, zero), finite)
     wrong = of("and", no_root, aten(op, "logical_not", _truth(y), whole))
-    _replace(op, aten(op, "where.self", type_, wrong, nan, made))
+    _replace(op, _as(op, aten(op, "where.self", type_, wrong, nan, made), element))
 
 
 def _remainder(op: Any) -> None:
@@ -167,25 +174,146 @@ def _remainder(op: Any) -> None:
     _replace(op, aten(op, "where.self", type_, kept, x, made))
 
 
-def _area_sine(op: Any) -> None:
-    """log1p(a + a * a / (1 + sqrt(a * a + 1))) of the magnitude a, from 1e9 on log(2 a).
+_LARGE: Final = 1e9
+"""From here on 1 beside a number's square is nothing, in f64 too."""
 
-    The compiler's log(x + sqrt(x * x + 1)) cancels below 0, and its square overflows.
-    """
-    type_ = op.results[0].type
-    wide = "f64" if _element(type_) == "f64" else "f32"
-    x = _as(op, op.operands[0], wide)
-    kind, truth, one = x.type, _truth(x), integer(op, 1)
-    size = aten(op, "abs", kind, x)
-    root = aten(op, "sqrt", kind, aten(op, "add.Scalar", kind, aten(op, "mul.Tensor", kind, size, size), one, one))
-    part = aten(op, "div.Tensor", kind, size, aten(op, "add.Scalar", kind, root, one, one))
-    near = aten(op, "add.Tensor", kind, size, aten(op, "mul.Tensor", kind, size, part), one)
-    far = aten(op, "add.Scalar", kind, aten(op, "log", kind, size), _float(op, math.log(2)), one)
-    is_far = aten(op, "gt.Scalar", truth, size, _float(op, 1e9))
-    made = aten(op, "where.self", kind, is_far, far, aten(op, "log1p", kind, near))
-    below = aten(op, "lt.Scalar", truth, x, integer(op, 0))
-    made = aten(op, "where.self", kind, below, aten(op, "neg", kind, made), made)
-    _replace(op, _as(op, made, _element(type_)))
+
+class _Formula:
+    """Arithmetic on floats of one type, in operations before ``op``."""
+
+    def __init__(self, op: Any, type_: Any) -> None:
+        self.op = op
+        self.type = type_
+
+    def call(self, name: str, *operands: Any) -> Any:
+        return aten(self.op, name, self.type, *operands)
+
+    def add(self, x: Any, y: Any) -> Any:
+        kind = "Scalar" if isinstance(y, float) else "Tensor"
+        return self.call(f"add.{kind}", x, _float(self.op, y) if isinstance(y, float) else y, integer(self.op, 1))
+
+    def mul(self, x: Any, y: Any) -> Any:
+        kind = "Scalar" if isinstance(y, float) else "Tensor"
+        return self.call(f"mul.{kind}", x, _float(self.op, y) if isinstance(y, float) else y)
+
+    def div(self, x: Any, y: Any) -> Any:
+        return self.call("div.Tensor", x, y)
+
+    def log1p(self, x: Any) -> Any:
+        """Of f64, of which the compiler has log(1 + x), that by x / ((1 + x) - 1)."""
+        if _element(self.type) != "f64":
+            return self.call("log1p", x)
+        w = self.add(x, 1.0)
+        made = self.mul(self.call("log", w), self.div(x, self.add(w, -1.0)))
+        return self._unless(w, (1.0, x), (math.inf, w), otherwise=made)
+
+    def expm1(self, x: Any) -> Any:
+        """Of f64, of which the compiler has exp(x) - 1, that by x / log(exp(x))."""
+        if _element(self.type) != "f64":
+            return self.call("expm1", x)
+        w = self.call("exp", x)
+        made = self.mul(self.add(w, -1.0), self.div(x, self.call("log", w)))
+        return self._unless(w, (0.0, self.add(w, -1.0)), (1.0, x), (math.inf, w), otherwise=made)
+
+    def _unless(self, key: Any, *cases: tuple[float, Any], otherwise: Any) -> Any:
+        """The value of the case that ``key`` is."""
+        for number, value in cases:
+            is_it = aten(self.op, "eq.Scalar", _truth(key), key, _float(self.op, number))
+            otherwise = self.call("where.self", is_it, value, otherwise)
+        return otherwise
+
+    def from_on(self, bound: float, x: Any, far: Any, near: Any) -> Any:
+        """``far`` where x is above the bound, else ``near``."""
+        is_far = aten(self.op, "gt.Scalar", _truth(x), x, _float(self.op, bound))
+        return self.call("where.self", is_far, far, near)
+
+
+def _area_sine(f: _Formula, x: Any) -> Any:
+    """log1p(x + x * x / (1 + sqrt(x * x + 1))), from 1e9 on log(2 x): the square overflows."""
+    root = f.call("sqrt", f.add(f.mul(x, x), 1.0))
+    near = f.add(x, f.mul(x, f.div(x, f.add(root, 1.0))))
+    return f.from_on(_LARGE, x, _log_of_double(f, x), f.log1p(near))
+
+
+def _area_cosine(f: _Formula, x: Any) -> Any:
+    """log1p(t + sqrt(t) * sqrt(t + 2)) of t = x - 1, NaN of x below 1; from 1e9 on log(2 x)."""
+    t = f.add(x, -1.0)
+    near = f.add(t, f.mul(f.call("sqrt", t), f.call("sqrt", f.add(t, 2.0))))
+    return f.from_on(_LARGE, x, _log_of_double(f, x), f.log1p(near))
+
+
+def _log_of_double(f: _Formula, x: Any) -> Any:
+    return f.add(f.call("log", x), math.log(2))
+
+
+def _area_tangent(f: _Formula, x: Any) -> Any:
+    """log1p(2 x / (1 - x)) / 2."""
+    ratio = f.div(f.mul(x, 2.0), f.add(f.mul(x, -1.0), 1.0))
+    return f.mul(f.log1p(ratio), 0.5)
+
+
+def _hyperbolic_sine(f: _Formula, x: Any) -> Any:
+    """(u + u / (u + 1)) / 2 of u = exp(x) - 1, which does not cancel; from 80 on exp(x / 2)^2 / 2: exp(x) overflows."""
+    u = f.expm1(x)
+    near = f.mul(f.add(u, f.div(u, f.add(u, 1.0))), 0.5)
+    return f.from_on(80.0, x, _half_of_exp(f, x), near)
+
+
+def _hyperbolic_cosine(f: _Formula, x: Any) -> Any:
+    """(exp(x) + exp(-x)) / 2, from 80 on exp(x / 2)^2 / 2."""
+    size = f.call("abs", x)
+    near = f.mul(f.add(f.call("exp", size), f.call("exp", f.call("neg", size))), 0.5)
+    return f.from_on(80.0, size, _half_of_exp(f, size), near)
+
+
+def _half_of_exp(f: _Formula, x: Any) -> Any:
+    root = f.call("exp", f.mul(x, 0.5))
+    return f.mul(f.mul(root, 0.5), root)
+
+
+_ODD: Final = {"asinh": _area_sine, "atanh": _area_tangent, "sinh": _hyperbolic_sine}
+"""Operation → what it is of a magnitude; the sign of the operand is the result's."""
+_FORMULAS: Final = {
+    "acosh": _area_cosine,
+    "cosh": _hyperbolic_cosine,
+    "expm1": _Formula.expm1,
+    "log1p": _Formula.log1p,
+}
+
+
+def _by_formula(op: Any, name: str) -> None:
+    """In f32 at least: the compiler's forms cancel and overflow, most of all in f16."""
+    element = _element(op.results[0].type)
+    x = _as(op, op.operands[0], _wide(element))
+    f = _Formula(op, x.type)
+    if name in _ODD:
+        made = _ODD[name](f, f.call("abs", x))
+        made = f.call("where.self", _has_minus(op, x), f.call("neg", made), made)
+    else:
+        made = _FORMULAS[name](f, x)
+    _replace(op, _as(op, made, element))
+
+
+def _has_minus(op: Any, x: Any) -> Any:
+    """Whether numbers are below 0 or -0.0."""
+    truth, zero = _truth(x), integer(op, 0)
+    below, turned = (aten(op, "lt.Scalar", truth, each, zero) for each in (x, aten(op, "reciprocal", x.type, x)))
+    return aten(op, "logical_or", truth, below, turned)
+
+
+def _tensor(op: Any, value: Any) -> Any:
+    """A tensor, without dims of a scalar."""
+    kind = {"!torch.float": "f64", "!torch.int": "si64"}.get(str(value.type))
+    if kind is None:
+        return value
+    with ir.InsertionPoint(op), op.location:
+        type_ = ir.Type.parse(f"!torch.vtensor<[],{kind}>")
+        return ir.Operation.create("torch.prim.NumToTensor.Scalar", results=[type_], operands=[value]).result
+
+
+def _wide(element: str) -> str:
+    """The type in which floats are computed where halves would be too coarse."""
+    return "f64" if element == "f64" else "f32"
 
 
 _ANGLES: Final = ("torch.aten.sin", "torch.aten.cos", "torch.aten.tan")

@@ -91,6 +91,15 @@ def test_powers() -> None:
     _check("pow.Tensor_Tensor", (base, np.array([2, 3, 0, -1, 0.5, 3, 0, NAN], np.float32)))
 
 
+@pytest.mark.parametrize("exponent", [1.7, -5.0, 0.0])
+def test_powers_by_a_number(exponent: float) -> None:
+    _check("pow.Tensor_Scalar", (np.array([-2, -1, 0, 3, -INF, -0.0, NAN, 1], np.float32), exponent))
+
+
+def test_powers_of_a_number() -> None:
+    _check("pow.Scalar", (-2.5, np.array([-2, 3, 0.5, INF, NAN], np.float32)))
+
+
 def test_remainders_of_infinite_divisors() -> None:
     _check("fmod.Tensor", (X, np.full_like(X, INF)))
 
@@ -100,8 +109,9 @@ def test_remainders_whose_quotient_is_rounded_up() -> None:
     _check("fmod.Tensor", (x, y))
 
 
-def test_area_sines() -> None:
-    _check("asinh", (np.array([-100, -1e-4, 0, 1e-4, 3, -1e20, INF, -INF, NAN], np.float32),))
+@pytest.mark.parametrize("name", ["asinh", "acosh", "atanh", "sinh", "cosh", "expm1", "log1p"])
+def test_hyperbolic_functions(name: str) -> None:
+    _check(name, (np.array([-100, -1e-4, 0, 1e-4, 0.7, 3, 89, -1e20, 1e20, INF, -INF, NAN], np.float32),))
 
 
 def test_softshrink() -> None:

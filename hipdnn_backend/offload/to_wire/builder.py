@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -123,11 +122,11 @@ class Builder:
 
     def scalar(self, op: Op, value: float | bool, dtype: DataType, rank: int = 1) -> Tensor:
         """A compile-time scalar of a type that one computes in: FLOAT, DOUBLE, INT32 or INT64."""
+        if dtype not in FLOATS and not float(value).is_integer():
+            raise op.refuse(f"{value} is no {dtype.name}")
         number: float | int = float(value) if dtype in FLOATS else int(value)
         if dtype is DataType.FLOAT:
             number = float32(number)
-        elif dtype not in FLOATS and (not math.isfinite(value) or number != value):
-            raise op.refuse(f"{value} is no {dtype.name}")
         elif dtype not in FLOATS and abs(number) >= 2 ** (31 if dtype is DataType.INT32 else 63):
             raise op.refuse(f"{value} is outside the range of {dtype.name}")
         tensor = self._add(self._name(f"{op.where}::scalar"), (1,) * max(rank, 1), dtype)

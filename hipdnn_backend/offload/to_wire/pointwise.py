@@ -176,15 +176,25 @@ def power(b: Builder, op: Op) -> Value:
     if not isinstance(exponent, int | float):
         raise op.refuse("the exponents are a tensor, for which hipDNN has no mode")
     x = b.expanded(op, x, kind.dims)
-    by_mode = {0.5: M.SQRT, -0.5: M.RSQRT, -1.0: M.RECIPROCAL, 1.0: M.IDENTITY}
+    if exponent in (0.5, -0.5) and kind.dtype in FLOATS:
+        return _root(b, op, x, exponent, kind.dtype)
+    by_mode = {-1.0: M.RECIPROCAL, 1.0: M.IDENTITY}
     if exponent in by_mode:
         return b.pointwise(op, by_mode[exponent], [x], kind.dtype)
     floats = kind.dtype in FLOATS
-    if exponent != int(exponent) or not (2 <= abs(exponent) <= _GREATEST_POWER) or (exponent < 0 and not floats):
+    if not float(exponent).is_integer() or not (2 <= abs(exponent) <= _GREATEST_POWER) or (exponent < 0 and not floats):
         which = f"whole ones up to {_GREATEST_POWER}, 0.5 and of floats their negatives have"
         raise op.refuse(f"the exponent {exponent} of {kind.dtype.name} has no hipDNN mode; {which}")
     made = _whole_power(b, op, x, int(abs(exponent)), kind.dtype)
     return made if exponent > 0 else b.pointwise(op, M.RECIPROCAL, [made], kind.dtype, suffix="::reciprocal")
+
+
+def _root(b: Builder, op: Op, x: Value, exponent: float, dtype: DataType) -> Value:
+    """As IEEE 754 has powers: of -0.0 no sign, of -infinity what infinity gives. Square roots have -0.0 and NaN."""
+    mode, of_infinity = (M.SQRT, math.inf) if exponent > 0 else (M.RSQRT, 0.0)
+    root = b.pointwise(op, M.ABS, [b.pointwise(op, mode, [x], dtype, suffix="::root")], dtype, suffix="::size")
+    endless = b.pointwise(op, M.CMP_EQ, [x, -math.inf], DataType.BOOLEAN, suffix="::endless")
+    return b.pointwise(op, M.BINARY_SELECT, [of_infinity, root, endless], dtype)
 
 
 def _whole_power(b: Builder, op: Op, x: Value, exponent: int, dtype: DataType) -> Value:

@@ -143,11 +143,21 @@ def test_what_cannot_be_run_is_refused() -> None:
     assert not FusilliBackend.supports_device("CUDA")
 
 
-def _one_node(op_type: str, inputs: dict[str, np.ndarray], dims: list[int], **given: Any) -> np.ndarray:
+def _one_node(
+    op_type: str,
+    inputs: dict[str, np.ndarray],
+    dims: list[int],
+    known: dict[str, np.ndarray] | None = None,
+    **given: Any,
+) -> np.ndarray:
+    """What a node gives of inputs and of ``known`` constants after them."""
+    known = known or {}
     kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in inputs.items()}
     ins = [helper.make_tensor_value_info(name, kinds[name], array.shape) for name, array in inputs.items()]
     out = helper.make_tensor_value_info("y", kinds["x"], dims)
-    graph = helper.make_graph([helper.make_node(op_type, list(inputs), ["y"], **given)], "g", ins, [out])
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in known.items()]
+    node = helper.make_node(op_type, [*inputs, *known], ["y"], **given)
+    graph = helper.make_graph([node], "g", ins, [out], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     return FusilliBackend.run_model(model, list(inputs.values()))[0]
 
@@ -191,6 +201,72 @@ def test_powers_of_any_number(dtype: type) -> None:
     base, exponent, expected = np.array(_POWERS, dtype).T
     y = _one_node("Pow", {"x": base.copy(), "e": exponent.copy()}, [len(base)])
     np.testing.assert_allclose(y, expected, rtol=2e-3 if dtype is np.float16 else 1e-5)
+
+
+_BASES = [1, -1, 0.5, -2, 0.0, -0.0, _INF, -_INF, _NAN]
+
+
+@pytest.mark.parametrize(
+    ("exponent", "expected"),
+    [
+        (_INF, [1, 1, 0, _INF, 0, 0, _INF, _INF, _NAN]),
+        (-_INF, [1, 1, _INF, 0, _INF, _INF, 0, 0, _NAN]),
+        (_NAN, [1, *[_NAN] * 8]),
+        (0.5, [1, _NAN, 2**-0.5, _NAN, 0.0, 0.0, _INF, _INF, _NAN]),
+        (-0.5, [1, _NAN, 2**0.5, _NAN, _INF, _INF, 0, 0, _NAN]),
+        (1 / 3, [1, _NAN, 2 ** (-1 / 3), _NAN, 0.0, 0.0, _INF, _INF, _NAN]),
+        (-1.5, [1, _NAN, 2**1.5, _NAN, _INF, _INF, 0, 0, _NAN]),
+        (-65, [1, -1, 2.0**65, -(2.0**-65), _INF, -_INF, 0.0, -0.0, _NAN]),
+    ],
+)
+def test_powers_by_known_exponents(exponent: float, expected: list[float]) -> None:
+    """As IEEE 754 has them, the signs of 0 too."""
+    y = _one_node("Pow", {"x": np.array(_BASES, np.float32)}, [len(_BASES)], {"e": np.array(exponent, np.float32)})
+    np.testing.assert_allclose(y, expected, rtol=1e-5)
+    is_zero = np.equal(expected, 0)
+    np.testing.assert_array_equal(np.signbit(y[is_zero]), np.signbit(np.array(expected)[is_zero]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_odd_powers_keep_the_sign_of_zero(dtype: type) -> None:
+    base = np.array([-0.0, -0.0, -0.0, 0.0, -0.0], dtype)
+    y = _one_node("Pow", {"x": base, "e": np.array([-1, -3, -2, -3, 3], dtype)}, [5])
+    np.testing.assert_array_equal(y, np.array([-_INF, -_INF, _INF, _INF, -0.0], dtype))
+    assert np.signbit(y[4])
+
+
+_HYPERBOLIC = {"Sinh": np.sinh, "Cosh": np.cosh, "Asinh": np.arcsinh, "Acosh": np.arccosh, "Atanh": np.arctanh}
+_ANYWHERE = [
+    5e-5,
+    -5e-5,
+    1e-3,
+    0.5,
+    -0.999,
+    1,
+    1.001,
+    -3,
+    11.5,
+    88.9,
+    300,
+    -1e4,
+    -1e5,
+    1e20,
+    3e38,
+    -0.0,
+    _INF,
+    -_INF,
+    _NAN,
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("op_type", list(_HYPERBOLIC))
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero):RuntimeWarning")
+def test_hyperbolic_functions_neither_cancel_nor_overflow(op_type: str, dtype: type) -> None:
+    x = np.array(_ANYWHERE).astype(dtype)
+    expected = _HYPERBOLIC[op_type](x.astype(np.float64)).astype(dtype)
+    tolerance = {np.float16: 1e-3, np.float32: 1e-6, np.float64: 1e-14}[dtype]
+    np.testing.assert_allclose(_one_node(op_type, {"x": x}, [len(x)]), expected, rtol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

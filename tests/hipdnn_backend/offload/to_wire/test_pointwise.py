@@ -190,6 +190,8 @@ def test_names_and_uids() -> None:
     ("name", "arguments", "reason"),
     [
         ("pow.Tensor_Scalar", (1.7,), "exponent 1.7"),
+        ("pow.Tensor_Scalar", (float("inf"),), "exponent inf"),
+        ("pow.Tensor_Scalar", (float("nan"),), "exponent nan"),
         ("cumsum", (0,), "no hipDNN operation is known"),
         ("dropout", (0.5, True), "random"),
     ],
@@ -201,6 +203,13 @@ def test_refusals(name: str, arguments: tuple[Any, ...], reason: str) -> None:
         r.translate(made)
     assert caught.value.op_name == f"torch.aten.{name}"
     assert caught.value.location == "bad"
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), 1.5])
+def test_integers_beside_a_number_that_is_none_of_them(number: float) -> None:
+    r = Recorder()
+    with pytest.raises(NotTranslated, match=f"{number} is no INT64"):
+        r.translate(r.op("lt.Scalar", r.input(2, 2, integers=True), number))
 
 
 def test_half_computes_in_float() -> None:
