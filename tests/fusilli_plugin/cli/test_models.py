@@ -290,6 +290,38 @@ def test_folders_are_looked_at_before_the_work(fusilli: Fusilli, model: Path, tm
         assert f": there is no folder {gone.parent}" in result.stderr, command
 
 
+def test_nothing_that_is_read_is_written_over(fusilli: Fusilli, tmp_path: Path) -> None:
+    """The model does not load without a size of its dim, so a command that loads it first would tell of that."""
+    path, weights, feeds = tmp_path / "m.onnx", tmp_path / "weights.html", tmp_path / "in.npz"
+    proto = onnx_models.mlp(batch="n")
+    onnx.save(proto, path, save_as_external_data=True, location=weights.name, size_threshold=0)
+    save(feeds, FEEDS)
+    link, twin = tmp_path / "link.svg", tmp_path / "twin"
+    link.symlink_to(path)
+    twin.hardlink_to(weights)
+    before = {each: each.read_bytes() for each in (path, weights, feeds)}
+    for read, command in (
+        (path, ("compile", path, "--target", "cpu", "-o", path)),
+        (path, ("compile", path, "--target", "cpu", "-o", link)),
+        (link, ("compile", link, "--target", "cpu", "--ep-context", path)),
+        (weights, ("compile", path, "--target", "cpu", "-o", twin)),
+        (path, ("run", path, "--outputs", path)),
+        (feeds, ("run", path, "--inputs", feeds, "--outputs", feeds)),
+        (feeds, ("run", path, "--inputs", feeds, "--trace", feeds)),
+        (weights, ("run", path, "--report", weights)),
+        (path, ("plan", path, "--svg", link)),
+    ):
+        result = fusilli(*command)
+        assert result.exit_code == 2, command
+        assert f"{command[-1]} is a file that this command reads ({read}); name another" in result.stderr, command
+    assert {each: each.read_bytes() for each in before} == before
+    assert link.is_symlink()
+    one = (tmp_path / "new", tmp_path / ".." / tmp_path.name / "new")
+    twice = fusilli("run", path, "--outputs", one[0], "--trace", one[1])
+    assert twice.exit_code == 2
+    assert f"{one[1]} and {one[0]} are one file, and two are to be written" in twice.stderr
+
+
 @pytest.mark.parametrize("data", [b"", b"\x08", b"\x08\x07\x12\x02", b"rubbish" * 100])
 def test_damaged_models(fusilli: Fusilli, tmp_path: Path, data: bytes) -> None:
     (tmp_path / "m.onnx").write_bytes(data)
