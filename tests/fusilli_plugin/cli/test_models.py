@@ -293,7 +293,8 @@ def test_folders_are_looked_at_before_the_work(fusilli: Fusilli, model: Path, tm
 def test_nothing_that_is_read_is_written_over(fusilli: Fusilli, tmp_path: Path) -> None:
     """The model does not load without a size of its dim, so a command that loads it first would tell of that."""
     path, weights, feeds = tmp_path / "m.onnx", tmp_path / "weights.html", tmp_path / "in.npz"
-    proto = onnx_models.mlp(batch="n")
+    proto = onnx_models.mlp()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     onnx.save(proto, path, save_as_external_data=True, location=weights.name, size_threshold=0)
     save(feeds, FEEDS)
     link, twin = tmp_path / "link.svg", tmp_path / "twin"
