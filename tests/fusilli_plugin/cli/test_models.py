@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,30 @@ def test_a_compiled_model_runs(fusilli: Fusilli, model: Path, tmp_path: Path) ->
     damaged = fusilli("run", out, "--device", "cpu")
     assert damaged.exit_code == 2
     assert f"{out} is damaged: it begins as a saved model, but its end is missing" in damaged.stderr
+
+
+def test_what_cannot_be_done_is_told_before_the_work(
+    fusilli: Fusilli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object) -> str:
+        result = fusilli("run", *args, "--device", "cpu")
+        assert result.exit_code == 2
+        return result.stderr
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fusilli_plugin.cli.run_model._load", lambda *_: pytest.fail("loaded"))
+        for name in ("saved.fusilli", "text.mlir"):
+            with zipfile.ZipFile(tmp_path / name, "w") as archive:
+                archive.writestr("a", "a")
+            assert "needs the ONNX model itself" in refused(tmp_path / name, "--check")
+        (tmp_path / "mlp.graph1").mkdir()
+        (tmp_path / "mlp.graph1" / "mine").write_text("")
+        assert "mlp.graph1 is not empty" in refused(model, "--dump-graph", 1)
+        patch.setitem(sys.modules, "onnxruntime", None)
+        patch.delitem(sys.modules, "fusilli_plugin.checks.model_check")
+        assert "--check needs onnxruntime" in refused(model, "--check")
+    monkeypatch.setattr("hipdnn_backend.offload.Model.run", lambda *_: pytest.fail("ran"))
+    assert "--dump-graph 99: steps with a graph are 0 to 1" in refused(model, "--dump-graph", 99)
 
 
 def test_the_plan_is_printed_and_drawn(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
