@@ -15,7 +15,7 @@ import numpy as np
 from graph_api import Graph, GraphError, TensorAttr
 from iree_bridge._files import write_whole
 
-__all__ = ["Dump", "is_dump", "load_dump", "save_dump"]
+__all__ = ["Dump", "is_dump", "load_dump", "require_new", "save_dump"]
 
 Array = np.ndarray[Any, Any]
 
@@ -49,15 +49,24 @@ def is_dump(folder: Path) -> bool:
     return (folder / _ABOUT).is_file()
 
 
+def require_new(folder: Path) -> None:
+    """Refuse a folder that `save_dump` would not write.
+
+    Raises:
+        OSError: something is in it, it is no folder, or cannot be read.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty; name a new folder")
+
+
 def save_dump(folder: Path, dump: Dump) -> None:
     """Write a new folder.
 
     Raises:
         OSError: it is there already and not empty, or cannot be written.
     """
+    require_new(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty; name a new folder")
     tensors = {f"input_{n}": each for n, each in enumerate(dump.inputs)}
     tensors |= {f"output_{n}": each for n, each in enumerate(dump.outputs)}
     arrays = dict(dump.inputs) | dict(dump.outputs)

@@ -361,6 +361,9 @@ class Prepared:
         made: dict[str, Any] = {}
         targets: list[Array | Shared] = []
         names = [named.name for named in self.program.outputs]
+        if results is not None and not isinstance(results, Mapping):
+            kind = type(results).__name__
+            raise InputError(f"program '{self.program.name}': results are a mapping of names, not {kind}")
         unknown = [name for name in results or () if name not in names]
         if unknown:
             raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import io
 import logging
 import os
 import re
@@ -95,12 +96,22 @@ class _Worker:
             raise
 
     def _start(self, options: Options) -> None:
-        ours, theirs = (_above_standard(end) for end in socket.socketpair())
+        ours, theirs = (socket.socket(fileno=_above_standard(end.detach())) for end in socket.socketpair())
         self._sock = ours
+        read, write = (_above_standard(end) for end in os.pipe())
+        lifeline, self._lifeline = io.FileIO(read, "r"), io.FileIO(write, "w")
+        hello = {
+            "op": "hello",
+            "scratch": str(self.scratch),
+            "memory": options.memory,
+            "idle": options.idle,
+            "global_flags": list(self.global_flags),
+            "lifeline": lifeline.fileno(),
+        }
         python, sites = find_python(options)
         # With all that it needs in these folders, a worker starts sooner without a look at the interpreter's own.
         isolation = ("-I", "-S") if _hold_all(sites) else ("-I",)
-        with theirs, open(self.scratch / _STDERR_NAME, "ab") as stderr:
+        with theirs, lifeline, open(self.scratch / _STDERR_NAME, "ab") as stderr:
             # No preexec_fn (unsafe with threads) and no parent-death signal (it fires when the starting thread ends).
             try:
                 self.process = subprocess.Popen(
@@ -110,19 +121,12 @@ class _Worker:
                     stderr=stderr,
                     cwd="/",
                     env=_environment(self.scratch),
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), lifeline.fileno()),
                     start_new_session=True,
                 )
             except OSError as error:
-                ours.close()
+                self._close()
                 raise WorkerError("start", f"the compile worker could not be started ({python}): {error}") from error
-        hello = {
-            "op": "hello",
-            "scratch": str(self.scratch),
-            "memory": options.memory,
-            "idle": options.idle,
-            "global_flags": list(self.global_flags),
-        }
         deadline = time.monotonic() + _START_TIMEOUT
         try:
             _frames.send(ours, hello, deadline=deadline)
@@ -171,7 +175,7 @@ class _Worker:
 
     def kill(self) -> str:
         """End the process with its linker, remove its folder; returns what it had printed."""
-        self._sock.close()
+        self._close()
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -187,8 +191,12 @@ class _Worker:
 
     def forget(self) -> None:
         """Drop a worker that belongs to the process this one was forked from."""
-        self._sock.close()
+        self._close()
         self.process.returncode = 0  # not our child: nothing to wait for
+
+    def _close(self) -> None:
+        self._sock.close()
+        self._lifeline.close()
 
 
 class WorkerPool:
@@ -375,10 +383,12 @@ def _prefix(site: Path) -> Path | None:
     return site.parents[2] if installed and len(site.parents) > 2 else None
 
 
-def _above_standard(sock: socket.socket) -> socket.socket:
-    """The same socket with a descriptor over 2: a host may have closed its standard files, the worker needs them."""
-    with sock:
-        return socket.socket(fileno=fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, 3))
+def _above_standard(descriptor: int) -> int:
+    """The same file with a descriptor over 2: a host may have closed its standard files, the worker needs them."""
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
 
 
 def _environment(scratch: Path) -> dict[str, str]:

@@ -3,17 +3,20 @@
 Some inputs crash the compiler and some end its process, so it never runs in the process of a caller. Run as
 ``python -I [-S] .../iree_bridge/worker.py FD PARENT_PID [SITE_DIR...]``; serves one request at a time on socket FD:
 
-    hello {global_flags, memory, idle, scratch}          -> hello {versions}
+    hello {global_flags, memory, idle, scratch, lifeline} -> hello {versions}
     emit {target}, payload graph JSON                    -> reply, payload IR without locations + IR with locations
     compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, facts?, ...}, payload vmfb (IR if phase)
     features {flags}                                     -> reply {cpu_features}
 
 Each request is answered by ``started`` at once, so that the parent can tell a worker that was lost before the request
-from one that the request killed.
+from one that the request killed. ``lifeline`` is the reading end of a pipe whose other end the parent holds; nothing is
+sent through it.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import gc
 import os
 import queue
@@ -56,6 +59,7 @@ def main(arguments: Sequence[str]) -> None:
     sock = socket.socket(fileno=int(fd))
     hello, _ = _frames.receive(sock)
     scratch = Path(hello["scratch"])
+    _end_with(hello["lifeline"])
     try:
         _serve(sock, hello, int(parent), scratch)
     except _frames.PeerGoneError:
@@ -120,6 +124,22 @@ def _watch_parent(parent: int, scratch: Path) -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_POLL)
     _leave(scratch)
+
+
+def _end_with(lifeline: int) -> None:
+    """Have the kernel end this process a second after the last process that can write to a pipe.
+
+    Our threads end it sooner and more cleanly, unless a native call keeps the GIL from them.
+    """
+    # The hang-up signals SIGHUP. Its number is the argument of its handler: the C function `alarm` takes it for the
+    # seconds until SIGALRM ends the process. Neither runs Python. LLVM passes signals on to the handler it found.
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    libc.signal(signal.SIGHUP, ctypes.cast(libc.alarm, ctypes.c_void_p))
+    # The group: with the linker that a compile may have started.
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid() if os.getpgrp() == os.getpid() else os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGHUP)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
 
 
 def _leave(scratch: Path) -> NoReturn:

@@ -17,6 +17,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fusilli_plugin.cli.kinds import Kind, kind_of
+from hipdnn_backend.offload.overwriting import model_files, overwritten
+
 __all__ = [
     "Step",
     "command",
@@ -34,7 +37,7 @@ __all__ = [
     "print_table",
     "printable",
     "progress",
-    "require_folders",
+    "require_outputs",
     "targets_option",
     "unique_options",
 ]
@@ -44,6 +47,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _DEBUG = "fusilli.debug"
 # Wide enough for every table of ours: in a pipe or a log nothing wraps.
 _PLAIN_WIDTH = 180
+_STDIN = 0  # file descriptor
 
 
 def _set_debug(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -125,20 +129,48 @@ def named_file(given: Path | None, name: str) -> Path | None:
     return folder / name
 
 
-def require_folders(*files: Path | None) -> None:
-    """Refuse now what could not be written after minutes of work.
+def require_outputs(*files: Path | None, source: Path | None = None, inputs: Path | None = None) -> None:
+    """Refuse now what could not be written after minutes of work, or what would be written over what is read.
+
+    Args:
+        files: what the command writes; None is none.
+        source: the graph or model that it reads, ``-`` for standard input.
+        inputs: another file that it reads.
 
     Raises:
-        click.UsageError: the folder of a file is not there, or cannot be written.
+        click.UsageError: the folder of a file is not there, or cannot be written; a file is one that is read, or two
+            are the same.
+        GraphError, OffloadError, OSError: the source cannot be read.
     """
+    named: dict[str, Path] = {}
     for file in files:
         if file is None:
             continue
-        folder = Path(os.path.realpath(file)).parent
-        if not folder.is_dir():
-            raise click.UsageError(f"{file}: there is no folder {folder}")
-        if not file.exists() and not os.access(folder, os.W_OK | os.X_OK):
-            raise click.UsageError(f"{file}: folder {folder} cannot be written")
+        final = Path(os.path.realpath(file))
+        if not final.parent.is_dir():
+            raise click.UsageError(f"{file}: there is no folder {final.parent}")
+        if not file.exists() and not os.access(final.parent, os.W_OK | os.X_OK):
+            raise click.UsageError(f"{file}: folder {final.parent} cannot be written")
+        lost = overwritten(file, _read_files(source, inputs))
+        if lost is not None:
+            what = "standard input" if lost == _STDIN else lost
+            raise click.UsageError(f"{file} is a file that this command reads ({what}); name another one to write")
+        if str(final) in named and (final.is_file() or not final.exists()):
+            raise click.UsageError(f"{file} and {named[str(final)]} are one file, and two are to be written")
+        named[str(final)] = file
+
+
+def _read_files(source: Path | None, inputs: Path | None) -> Iterator[Path | int]:
+    if inputs is not None:
+        yield inputs
+    if source is None:
+        return
+    if str(source) == "-":
+        yield _STDIN
+    elif kind_of(source) is Kind.MODEL:
+        yield from model_files(source)
+    else:
+        yield source
 
 
 def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:

@@ -17,7 +17,7 @@ from fusilli_plugin.cli.base import (
     print_json,
     print_table,
     progress,
-    require_folders,
+    require_outputs,
     targets_option,
 )
 from iree_bridge import Device, Options, Target
@@ -64,7 +64,7 @@ def check(
     cases = [case for case in fusion_cases() if pattern in case.id]
     if not cases:
         raise click.UsageError(f"no case of suite {suite} has {pattern!r} in its id")
-    require_folders(None if str(json_file) == "-" else json_file, junit_file)
+    require_outputs(None if str(json_file) == "-" else json_file, junit_file)
     results: list[FusionResult] = []
     with progress() as step:
         for number, case in enumerate(cases, start=1):

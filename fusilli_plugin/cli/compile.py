@@ -14,7 +14,7 @@ from fusilli_plugin.cli.base import (
     print_json,
     print_table,
     progress,
-    require_folders,
+    require_outputs,
     targets_option,
 )
 from fusilli_plugin.cli.graphs import load_graph
@@ -66,7 +66,7 @@ def compile_(
     """
     if (output is None) == (ep_context is None):
         raise click.UsageError("say with -o or with --ep-context what to write")
-    require_folders(output, ep_context)
+    require_outputs(output, ep_context, source=graph_file)
     if is_model(graph_file):
         _compile_model(graph_file, targets, output, ep_context, dims, bound, layout, as_json)
         return

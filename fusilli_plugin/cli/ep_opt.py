@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusilli_plugin import __version__
-from fusilli_plugin.cli.base import debug_option, help_text, require_folders
+from fusilli_plugin.cli.base import debug_option, help_text, require_outputs
 from fusilli_plugin.cli.entry import INTERRUPTED, quiet_imports
 from fusilli_plugin.cli.guarded import Failure, Guarded
 from iree_bridge import Options
+from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
     from hipdnn_backend.offload.pipeline import Pass
@@ -98,7 +99,7 @@ def ep_opt(ctx: click.Context, /, **settings: Any) -> None:
       hipdnn-ep-opt --hipdnn-offload-pipeline --mlir-print-ir-after-all --mlir-print-local-scope two_convs.mlir
       hipdnn-ep-opt --cse --hipdnn-offload two_convs.mlir
     """
-    require_folders(settings["output"])
+    require_outputs(settings["output"], source=settings["source"])
     logging.basicConfig(level=Options.from_env().log_level, format="%(levelname)s %(name)s: %(message)s")
     _run(ctx.meta[_CHOSEN], **settings)
 
@@ -170,7 +171,7 @@ def _write(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_whole(output, text.encode())
 
 
 ep_opt.help = help_text(ep_opt.callback)

@@ -15,7 +15,7 @@ from fusilli_plugin.cli.base import (
     print_json,
     print_table,
     progress,
-    require_folders,
+    require_outputs,
 )
 from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (
@@ -71,7 +71,7 @@ def plan(
         raise GraphError(
             f"{model}: this is a {kind.value}, no model (ONNX, torch-dialect .mlir, or saved by `fusilli compile`)"
         )
-    require_folders(svg)
+    require_outputs(svg, source=model)
     picture = named_file(svg, f"{model.stem}.plan.svg")
     program = _program(model, target, dims, bound, layout)
     from fusilli_plugin.report import memory_svg

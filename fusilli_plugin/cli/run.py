@@ -20,7 +20,7 @@ from fusilli_plugin.cli.base import (
     print_json,
     print_table,
     progress,
-    require_folders,
+    require_outputs,
 )
 from fusilli_plugin.cli.graphs import load_graph
 from fusilli_plugin.cli.kinds import Kind, kind_of
@@ -99,7 +99,7 @@ def run(
       fusilli run model.onnx --device cpu --dim batch=1 --check --report page.html
     """
     device = device or Options.from_env().device
-    require_folders(outputs, report, trace, dump_to)
+    require_outputs(outputs, report, trace, dump_to, source=graph_file, inputs=inputs)
     kind = kind_of(graph_file)
     if kind in (Kind.MODEL, Kind.SAVED_MODEL):
         asked = ModelRun(

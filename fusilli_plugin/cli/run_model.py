@@ -25,15 +25,18 @@ from fusilli_plugin.cli.models import (
     random_feeds,
     summary,
 )
+from fusilli_plugin.graph_dump import Dump, require_new, save_dump
 from graph_api import GraphError
 from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
     from fusilli_plugin.checks.model_check import Checked, Finding
     from fusilli_plugin.cli.base import Step
+    from fusilli_plugin.plan import FusilliPlan
     from fusilli_plugin.report import StepRow
     from hipdnn_backend.interpreter import Prepared, Timing
     from hipdnn_backend.offload import Model
+    from hipdnn_backend.offload.program import Execute, Graph
 
 __all__ = ["ModelRun", "run_model"]
 
@@ -77,6 +80,11 @@ class ModelRun:
     dump: int | None = None
     dump_to: Path | None = None
 
+    @property
+    def dump_folder(self) -> Path:
+        """Where the dump goes."""
+        return self.dump_to or Path(f"{self.path.stem}.graph{self.dump}")
+
 
 def run_model(asked: ModelRun, as_json: bool) -> int:
     """Run a model once, and more often where times are asked for.
@@ -88,8 +96,10 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
         OffloadError, DeviceError, EngineError, FusilliError, OSError: with a message for the user.
     """
     document: dict[str, Any] = {}
+    _refuse(asked)
     given = _early(asked)
     with progress() as step, _load(asked, step) as model:
+        dumped = None if asked.dump is None else _dumped(asked.dump, model)
         feeds = given or _feeds(asked, model)
         step.say(f"running on {asked.device}")
         start = time.perf_counter()
@@ -99,8 +109,8 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
             save_arrays(outputs, asked.outputs)
         checked = _check(asked, model, feeds, step) if asked.check else None
         rows = _report(asked, model, feeds, step, document) if asked.page or asked.trace else []
-        if asked.dump is not None:
-            document["dump"] = str(_dump(asked, model, feeds))
+        if dumped is not None:
+            document["dump"] = str(_dump(dumped, asked, model, feeds))
         document |= {"model": model.name, "device": asked.device, "target": model.target, "load": model.seconds}
     findings = checked.findings if checked else ()
     wrong = [finding for finding in findings if not finding.ok]
@@ -117,6 +127,24 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
     for finding in wrong[:1]:
         click.echo(f"the first graph that is wrong: {finding}", err=True)
     return 1 if wrong else 0
+
+
+def _refuse(asked: ModelRun) -> None:
+    """Tell now what could not be done after the model is loaded and run.
+
+    Raises:
+        GraphError: nothing is there that the model can be checked with.
+        OSError: the folder for the dump is in use.
+    """
+    if asked.dump is not None:
+        require_new(asked.dump_folder)
+    if asked.check:
+        if kind_of(asked.path) is Kind.SAVED_MODEL or asked.path.suffix == ".mlir":
+            raise GraphError(f"{asked.path}: --check compares with ONNX Runtime, which needs the ONNX model itself")
+        try:
+            import fusilli_plugin.checks.model_check  # noqa: F401
+        except ImportError as error:
+            raise GraphError(f"--check needs onnxruntime ({error}); run: pip install onnxruntime") from error
 
 
 def _early(asked: ModelRun) -> dict[str, Array] | None:
@@ -145,12 +173,8 @@ def vars_of(finding: Finding) -> dict[str, Any]:
 
 
 def _check(asked: ModelRun, model: Model, feeds: dict[str, Array], step: Step) -> Checked:
-    if kind_of(asked.path) is Kind.SAVED_MODEL or asked.path.suffix == ".mlir":
-        raise GraphError(f"{asked.path}: --check compares with ONNX Runtime, which needs the ONNX model itself")
-    try:
-        from fusilli_plugin.checks.model_check import check_model
-    except ImportError as error:
-        raise GraphError(f"--check needs onnxruntime ({error}); run: pip install onnxruntime") from error
+    from fusilli_plugin.checks.model_check import check_model
+
     step.say("comparing each graph with ONNX Runtime")
     return check_model(model, asked.path, feeds, dims=dims_of(asked.dims), inputs=bound_inputs(asked.bound))
 
@@ -185,13 +209,26 @@ def _row_document(row: StepRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _dump(asked: ModelRun, model: Model, feeds: dict[str, Array]) -> Path:
-    """Writes the graph of a step with the data that this run gives it."""
-    from fusilli_plugin.graph_dump import Dump, save_dump
+@dataclass(frozen=True)
+class _Dumped:
+    """What is dumped: the number of a step, what it executes, on which plan."""
+
+    number: int
+    step: Execute
+    graph: Graph
+    plan: FusilliPlan
+
+
+def _dumped(number: int, model: Model) -> _Dumped:
+    """What ``--dump-graph`` names.
+
+    Raises:
+        GraphError: it is no step with a graph, or one of another engine.
+    """
     from fusilli_plugin.plan import FusilliPlan
     from hipdnn_backend.offload.program import Execute
 
-    program, number = model.program, asked.dump or 0
+    program = model.program
     step = program.steps[number] if 0 <= number < len(program.steps) else None
     if not isinstance(step, Execute):
         numbers = [n for n, each in enumerate(program.steps) if isinstance(each, Execute)]
@@ -199,7 +236,13 @@ def _dump(asked: ModelRun, model: Model, feeds: dict[str, Array]) -> Path:
     graph, plan = program.graphs[step.graph], model.plans[program.graphs[step.graph].plan]
     if not isinstance(plan, FusilliPlan):
         raise GraphError(f"--dump-graph {number}: '{graph.name}' runs on {graph.engine}, whose graphs cannot be dumped")
-    views = dict(zip((*graph.inputs, *graph.outputs), step.operands, strict=True))
+    return _Dumped(number, step, graph, plan)
+
+
+def _dump(dumped: _Dumped, asked: ModelRun, model: Model, feeds: dict[str, Array]) -> Path:
+    """Writes the graph of a step with the data that this run gives it."""
+    number, graph, plan = dumped.number, dumped.graph, dumped.plan
+    views = dict(zip((*graph.inputs, *graph.outputs), dumped.step.operands, strict=True))
     arguments, found = plan.graph.arguments(), {}
 
     def fetch(tensors: Sequence[Any], at: Prepared) -> None:
@@ -212,12 +255,11 @@ def _dump(asked: ModelRun, model: Model, feeds: dict[str, Array]) -> Path:
             fetch((*arguments.inputs, *arguments.outputs), at)
 
     model.profile(feeds, look)
-    folder = asked.dump_to or Path(f"{asked.path.stem}.graph{number}")
     about = {"model": model.name, "step": number, "graph": graph.name, "nodes": list(graph.nodes)}
     inputs = {tensor: found[tensor] for tensor in arguments.inputs}
     outputs = {tensor: found[tensor] for tensor in arguments.outputs}
-    save_dump(folder, Dump(plan.graph, asked.device, inputs, outputs, about))
-    return folder
+    save_dump(asked.dump_folder, Dump(plan.graph, asked.device, inputs, outputs, about))
+    return asked.dump_folder
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
 
@@ -24,6 +25,7 @@ from hipdnn_backend.errors import EngineError
 from hipdnn_backend.interpreter import Prepared, Timing, prepare
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.fates import Fate, fates
+from hipdnn_backend.offload.overwriting import model_files, overwritten
 from hipdnn_backend.offload.package import Package, PackageError, SavedPlan, Variant, is_package, save_package
 from hipdnn_backend.offload.program import Named, Program
 
@@ -74,6 +76,7 @@ class Model:
         self.program = made.program
         self.about = made.about
         self.seconds = 0.0
+        self._source: Path | None = None
         self._made = made
         self._memory = memory
         self._own_stream = own_stream
@@ -141,9 +144,14 @@ class Model:
         """Write the model to a file from which `load` restores it without compiling.
 
         Raises:
+            ModelError: ``path`` is the ONNX or MLIR file that the model is made of, or holds its external data.
             EngineError: an engine cannot serialize its plans.
             OSError: it cannot be written; a file that was there stays.
         """
+        lost = overwritten(path, () if self._source is None else model_files(self._source))
+        if lost is not None:
+            reason = f"{os.fspath(path)} is a file that the model was loaded from ({lost}); name another one"
+            raise ModelError("", "overwriting", reason)
         save_package(path, self.name, [self.variant()])
 
     def close(self) -> None:
@@ -212,9 +220,10 @@ def load(
     if _is_saved(source):
         if dims or inputs:
             raise PackageError(f"{source}: a saved model has its dims and bound inputs already")
-        made = _restored(Package.open(source), device, chosen)
+        made, origin = _restored(Package.open(source), device, chosen), None
     else:
         made = _compiled(source, chosen, _target(device, chosen), dims, inputs, example, options)
+        origin = Path(os.path.abspath(source)) if isinstance(source, str | os.PathLike) else None
     own = memory.create_stream() if stream is None else 0
     try:
         model = Model(made, device, memory, own if stream is None else stream, own)
@@ -222,6 +231,7 @@ def load(
         if own:
             memory.destroy_stream(own)
         raise
+    model._source = origin
     model.seconds = time.perf_counter() - start
     return model
 

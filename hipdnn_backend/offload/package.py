@@ -337,9 +337,14 @@ _ABOUT: Final[dict[str, Callable[[Any], bool]]] = {
 
 def _archive(path: Path) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path)
+        archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
         raise PackageError(f"{path}: no saved model, or a damaged one: {error}") from error
+    # Plans hold archives. In a file that was cut, zipfile takes the last of those for all there is.
+    if not archive.filelist or archive.filelist[0].header_offset:
+        archive.close()
+        raise PackageError(f"{path}: no saved model, or a damaged one: its end does not belong to its start")
+    return archive
 
 
 def _blob(archive: zipfile.ZipFile, digest: object, path: Path) -> bytes:

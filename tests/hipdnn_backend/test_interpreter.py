@@ -294,6 +294,15 @@ def test_wrong_feeds(feeds: Any, message: str) -> None:
     assert made[0].runs == 0
 
 
+@pytest.mark.parametrize("results", [[X], [], "y", "", 0, ("y", X)])
+def test_results_that_are_no_mapping(results: Any) -> None:
+    made = plans()
+    kind = type(results).__name__
+    with pytest.raises(InputError, match=f"program 'two': results are a mapping of names, not {kind}"):
+        prepare(program(), made, GuardedMemory(), {"w": W}).run({"x": X}, results)
+    assert made[0].runs == 0
+
+
 def test_wrong_results_constants_and_plans() -> None:
     with pytest.raises(InputError, match="output 'y': a writable C-contiguous"):
         prepare(program(), plans(), GuardedMemory(), {"w": W}).run({"x": X}, {"y": np.asfortranarray(X)})

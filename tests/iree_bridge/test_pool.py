@@ -126,6 +126,7 @@ def test_one_worker_serves_many_requests(workers: WorkerPool) -> None:
 def test_the_worker_is_cut_off_from_its_parent(workers: WorkerPool) -> None:
     read, write = os.pipe()
     os.set_inheritable(write, True)
+    inherited = f"pipe:[{os.fstat(write).st_ino}]"
     try:
         ask(workers)
     finally:
@@ -133,8 +134,10 @@ def test_the_worker_is_cut_off_from_its_parent(workers: WorkerPool) -> None:
         os.close(write)
     pid = only_worker(workers)
     proc = Path(f"/proc/{pid}")
-    files = {os.readlink(entry) for entry in (proc / "fd").iterdir()}
-    assert not [name for name in files if name.startswith("pipe:")]
+    pipes = {entry: os.readlink(entry) for entry in (proc / "fd").iterdir() if os.readlink(entry).startswith("pipe:")}
+    assert inherited not in pipes.values()
+    (lifeline,) = pipes  # whose other end it does not have: it would keep itself alive
+    assert not lifeline.lstat().st_mode & 0o200
     assert {item.partition("=")[0] for item in environment(pid)} <= {"PATH", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"}
     assert os.getsid(pid) == pid
     assert os.readlink(proc / "cwd") == "/"
@@ -283,18 +286,21 @@ def test_a_worker_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_worker_whose_parent_ends_during_its_start_leaves_no_folder(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
+    lifeline, held = os.pipe()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     worker = subprocess.Popen(
         [sys.executable, "-I", str(ROOT / "iree_bridge" / "worker.py"), str(theirs.fileno()), str(os.getpid())],
-        pass_fds=(theirs.fileno(),),
+        pass_fds=(theirs.fileno(), lifeline),
         start_new_session=True,
         stderr=subprocess.DEVNULL,
     )
     theirs.close()
+    os.close(lifeline)
     hello = {"op": "hello", "scratch": str(scratch), "memory": 8 << 30, "idle": 60, "global_flags": []}
-    _frames.send(ours, hello)
+    _frames.send(ours, hello | {"lifeline": lifeline})
     ours.close()
+    os.close(held)
     worker.wait(60)
     assert not scratch.exists()
 
@@ -307,6 +313,44 @@ def test_workers_end_with_their_parent(end: str) -> None:
     ) as host:
         pid = int(host.communicate(timeout=60)[0])
     assert gone(pid, 5)
+
+
+@pytest.mark.parametrize("before", ["none", "a compile"])
+def test_a_worker_in_a_native_call_that_keeps_the_gil_ends_with_its_parent(tmp_path: Path, before: str) -> None:
+    """Also after a compile with a linker, for which LLVM puts handlers of its own in place."""
+    busy, hook, python = (tmp_path / name for name in ("busy", "hook.py", "python"))
+    hook.write_text(
+        f"import ctypes, os, pathlib, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from iree_bridge import worker\n"
+        "def hang(*_):\n"
+        f"    pathlib.Path({str(busy)!r}).write_text(str(os.getpid()))\n"
+        "    mutex = ctypes.create_string_buffer(64)\n"
+        "    for _ in range(2): ctypes.PyDLL(None).pthread_mutex_lock(mutex)\n"  # no signal ends this wait
+        "worker._Server._features = hang\n"
+        "worker.main(sys.argv[3:])\n"
+    )
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} {hook} "$@"\n')
+    python.chmod(0o755)
+    code = (
+        f"workers = WorkerPool(Options(python=Path({str(python)!r}), workers=1))\n"
+        f"{'ask(COMPILE)' if before == 'a compile' else ''}\n"
+        "workers.request({'op': 'features', 'flags': []}, timeout=60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", _PRELUDE + code], cwd=ROOT) as host:
+        end = time.monotonic() + 60
+        while not (busy.exists() and busy.read_text()):
+            assert host.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        pid = int(busy.read_text())
+        assert not gone(pid, 1.5)
+        scratch = scratch_of(pid)
+        host.kill()
+    ended = gone(pid, 5)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(scratch)
+    assert ended
 
 
 def test_a_worker_ends_although_a_sibling_keeps_its_connection() -> None:

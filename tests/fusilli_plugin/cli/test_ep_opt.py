@@ -173,3 +173,16 @@ def test_output_that_is_lost_is_told(tmp_path: Path) -> None:
     written = ended(">&-", TWO_CONVS, "-o", tmp_path / "out.mlir")
     assert (written.returncode, written.stderr) == (0, "")
     assert "func.func @two_convs" in (tmp_path / "out.mlir").read_text()
+
+
+def test_the_text_that_is_read_is_not_written_over(run: EpOpt, tmp_path: Path) -> None:
+    path = tmp_path / "in.mlir"
+    path.write_text("func.func @f() { return }")
+    result = run(path, "-o", path)
+    assert result.exit_code == 2
+    assert f"{path} is a file that this command reads ({path}); name another" in result.stderr
+    with path.open() as stdin:
+        command = [sys.executable, "-c", MAIN, "-o", str(path)]
+        done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, path.read_text()) == (2, "func.func @f() { return }")
+    assert f"{path} is a file that this command reads (standard input)" in done.stderr

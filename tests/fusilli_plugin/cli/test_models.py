@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,30 @@ def test_a_compiled_model_runs(fusilli: Fusilli, model: Path, tmp_path: Path) ->
     assert f"{out} is damaged: it begins as a saved model, but its end is missing" in damaged.stderr
 
 
+def test_what_cannot_be_done_is_told_before_the_work(
+    fusilli: Fusilli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object) -> str:
+        result = fusilli("run", *args, "--device", "cpu")
+        assert result.exit_code == 2
+        return result.stderr
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fusilli_plugin.cli.run_model._load", lambda *_: pytest.fail("loaded"))
+        for name in ("saved.fusilli", "text.mlir"):
+            with zipfile.ZipFile(tmp_path / name, "w") as archive:
+                archive.writestr("a", "a")
+            assert "needs the ONNX model itself" in refused(tmp_path / name, "--check")
+        (tmp_path / "mlp.graph1").mkdir()
+        (tmp_path / "mlp.graph1" / "mine").write_text("")
+        assert "mlp.graph1 is not empty" in refused(model, "--dump-graph", 1)
+        patch.setitem(sys.modules, "onnxruntime", None)
+        patch.delitem(sys.modules, "fusilli_plugin.checks.model_check")
+        assert "--check needs onnxruntime" in refused(model, "--check")
+    monkeypatch.setattr("hipdnn_backend.offload.Model.run", lambda *_: pytest.fail("ran"))
+    assert "--dump-graph 99: steps with a graph are 0 to 1" in refused(model, "--dump-graph", 99)
+
+
 def test_the_plan_is_printed_and_drawn(fusilli: Fusilli, model: Path, tmp_path: Path) -> None:
     result = fusilli("plan", model, "--svg")
     assert result.exit_code == 0, result.output
@@ -288,6 +313,39 @@ def test_folders_are_looked_at_before_the_work(fusilli: Fusilli, model: Path, tm
         result = fusilli(*command)
         assert result.exit_code == 2
         assert f": there is no folder {gone.parent}" in result.stderr, command
+
+
+def test_nothing_that_is_read_is_written_over(fusilli: Fusilli, tmp_path: Path) -> None:
+    """The model does not load without a size of its dim, so a command that loads it first would tell of that."""
+    path, weights, feeds = tmp_path / "m.onnx", tmp_path / "weights.html", tmp_path / "in.npz"
+    proto = onnx_models.mlp()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(proto, path, save_as_external_data=True, location=weights.name, size_threshold=0)
+    save(feeds, FEEDS)
+    link, twin = tmp_path / "link.svg", tmp_path / "twin"
+    link.symlink_to(path)
+    twin.hardlink_to(weights)
+    before = {each: each.read_bytes() for each in (path, weights, feeds)}
+    for read, command in (
+        (path, ("compile", path, "--target", "cpu", "-o", path)),
+        (path, ("compile", path, "--target", "cpu", "-o", link)),
+        (link, ("compile", link, "--target", "cpu", "--ep-context", path)),
+        (weights, ("compile", path, "--target", "cpu", "-o", twin)),
+        (path, ("run", path, "--outputs", path)),
+        (feeds, ("run", path, "--inputs", feeds, "--outputs", feeds)),
+        (feeds, ("run", path, "--inputs", feeds, "--trace", feeds)),
+        (weights, ("run", path, "--report", weights)),
+        (path, ("plan", path, "--svg", link)),
+    ):
+        result = fusilli(*command)
+        assert result.exit_code == 2, command
+        assert f"{command[-1]} is a file that this command reads ({read}); name another" in result.stderr, command
+    assert {each: each.read_bytes() for each in before} == before
+    assert link.is_symlink()
+    one = (tmp_path / "new", tmp_path / ".." / tmp_path.name / "new")
+    twice = fusilli("run", path, "--outputs", one[0], "--trace", one[1])
+    assert twice.exit_code == 2
+    assert f"{one[1]} and {one[0]} are one file, and two are to be written" in twice.stderr
 
 
 @pytest.mark.parametrize("data", [b"", b"\x08", b"\x08\x07\x12\x02", b"rubbish" * 100])

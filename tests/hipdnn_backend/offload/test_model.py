@@ -22,7 +22,7 @@ from fusilli_plugin.engine import FusilliEngine
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.interpreter import InputError
 from hipdnn_backend.offload import Model, compile_model, load
-from hipdnn_backend.offload.errors import OffloadError
+from hipdnn_backend.offload.errors import ModelError, OffloadError
 from hipdnn_backend.offload.package import Package, PackageError, save_package
 from iree_bridge import Options
 from iree_bridge.options import CompileMode
@@ -69,6 +69,22 @@ def test_it_says_what_it_is(model: Model) -> None:
     assert model.program.arena <= model.program.naive
     with pytest.raises(InputError, match="expected dims"):
         model.run({given.name: np.zeros((5, 64), np.float32)})
+
+
+def test_a_model_is_not_saved_over_what_it_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, weights = tmp_path / "m.onnx", tmp_path / "weights.bin"
+    onnx.save(onnx_models.mlp(), path, save_as_external_data=True, location=weights.name, size_threshold=0)
+    before = path.read_bytes(), weights.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    with load("m.onnx", device="cpu", engines=[FusilliEngine("cpu")]) as model:
+        monkeypatch.chdir("/")
+        for read in (path, weights):
+            with pytest.raises(ModelError, match=f"{read.name} is a file that the model was loaded from"):
+                model.save(read)
+        assert (path.read_bytes(), weights.read_bytes()) == before
+        model.save(tmp_path / "m.fusilli")
+    with load(tmp_path / "m.fusilli", device="cpu", engines=[FusilliEngine("cpu")]) as restored:
+        restored.save(tmp_path / "m.fusilli")  # nothing is lost by that
 
 
 def test_a_saved_plan_that_does_not_bind_is_named_with_its_file(saved: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import random
@@ -168,6 +169,24 @@ def test_other_files_are_no_models(tmp_path: Path) -> None:
         archive.writestr("manifest.json", b" " * (1 << 20))
     with pytest.raises(PackageError, match=r"manifest\.json is compressed"):
         Package.open(tmp_path / "bomb")
+
+
+def test_a_model_that_was_cut_is_damaged(tmp_path: Path) -> None:
+    """Plans are archives: a file may end with the end of one, which is not that of the model."""
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr("manifest.json", json.dumps({"format": "of another"}))
+    path = tmp_path / "model"
+    made = variant()
+    plans = (replace(made.plans[0], payload=inner.getvalue()), *made.plans[1:])
+    save_package(path, "m", [replace(made, plans=plans)])
+    data = path.read_bytes()
+    assert Package.open(path).name == "m"
+    inside = data.index(inner.getvalue()) + len(inner.getvalue())
+    for size in (8, 40, inside - 1, inside, inside + 40, len(data) - 1):
+        path.write_bytes(data[:size])
+        with pytest.raises(PackageError, match="no saved model, or a damaged one"):
+            Package.open(path)
 
 
 Edit = Callable[[dict[str, Any]], None]
