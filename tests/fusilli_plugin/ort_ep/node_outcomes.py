@@ -61,7 +61,7 @@ def outcome(case: Any) -> str:
         differs = _difference([_form(y) for y in ours], [_form(want) for want in wants])
         return f"WrongAnswer: {differs}" if differs else RANDOM
     if isinstance(theirs, str):
-        differs = _difference(ours, wants)
+        differs = _difference(ours, wants, case.rtol)  # some answers are written down with four digits
         return f"WrongAnswer: {differs}; ONNX Runtime refuses: {theirs}" if differs else ALONE
     differs = _difference(ours, theirs)
     if not differs:
@@ -144,12 +144,12 @@ def _form(value: Any) -> Any:
     return [_form(each) for each in value] if isinstance(value, list) else np.zeros_like(value)
 
 
-def _difference(got: Any, want: Any) -> str:
-    """What is different, "" if nothing is."""
+def _difference(got: Any, want: Any, rtol: float = 0.0) -> str:
+    """What is different, "" if nothing is; ``rtol``: of floats, where it is more than their type's tolerance."""
     if isinstance(want, list):
         if not isinstance(got, list) or len(got) != len(want):
             return f"{got} instead of a list of {len(want)}"
-        found = ((at, _difference(*pair)) for at, pair in enumerate(zip(got, want, strict=True)))
+        found = ((at, _difference(*pair, rtol)) for at, pair in enumerate(zip(got, want, strict=True)))
         return next((f"{at}: {text}" for at, text in found if text), "")
     got, want = np.asarray(got), np.asarray(want)
     if got.shape != want.shape or (got.dtype != want.dtype and want.dtype.kind not in "OUS"):
@@ -160,7 +160,7 @@ def _difference(got: Any, want: Any) -> str:
         tolerance = TOLERANCE.get(want.dtype, 2e-5)
         got, want = got.astype(np.float64), want.astype(np.float64)
         scale = 1 + np.abs(want[np.isfinite(want)]).max(initial=0)
-        same = np.isclose(got, want, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+        same = np.isclose(got, want, rtol=max(tolerance, rtol), atol=tolerance * scale, equal_nan=True)
     if same.all():
         return ""
     return f"{np.count_nonzero(~same)} of {same.size} elements differ, e.g. {got[~same][0]} for {want[~same][0]}"
