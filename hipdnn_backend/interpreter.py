@@ -383,7 +383,8 @@ class Prepared:
                 raise InputError(f"output '{named.name}': a writable C-contiguous array is needed")
             made[named.name] = results[named.name]
             targets.append(given)
-        self._check_apart(targets)
+        if results:
+            self._check_apart(targets)
         return made, targets
 
     def _check_apart(self, targets: Sequence[Array | Shared]) -> None:

@@ -113,16 +113,25 @@ class Cache:
         Raises:
             UntrustedCacheError: the folder is not this user's own.
         """
-        for store in self._stores:
-            data = store.read("graphs", graph_key, ".json")
-            if data is None:
-                continue
-            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-                entry = json.loads(data)
-                if entry["key"] == graph_key and _is_key(entry["code"]):
-                    return entry["code"]
+        for store, entry in self._noted("graphs", graph_key):
+            if _is_key(entry.get("code")):
+                return entry["code"]
             store.drop("graphs", graph_key, ".json", "it is no valid entry")
         return None
+
+    def _noted(self, level: str, key: str) -> Iterator[tuple[_Store, Mapping[str, Any]]]:
+        """What the caches that have an entry note under a key; one that is damaged is dropped."""
+        for store in self._stores:
+            data = store.read(level, key, ".json")
+            if data is None:
+                continue
+            entry = None
+            with contextlib.suppress(ValueError, RecursionError):
+                entry = json.loads(data)
+            if isinstance(entry, dict) and entry.get("key") == key:
+                yield store, entry
+            else:
+                store.drop(level, key, ".json", "it is no valid entry")
 
     def code(self, code_key: str) -> Code | None:
         """Second level: the code of a key, None if it is not there or is damaged.
@@ -159,15 +168,10 @@ class Cache:
         Raises:
             UntrustedCacheError: the folder is not this user's own.
         """
-        for store in self._stores:
-            data = store.read("refused", key, ".json")
-            if data is None:
-                continue
-            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-                entry = json.loads(data)
-                message, reproducer = entry["message"], entry["reproducer"]
-                if entry["key"] == key and isinstance(message, str) and isinstance(reproducer, str):
-                    return Refusal(message, reproducer, str(store.path("refused", key, ".json")))
+        for store, entry in self._noted("refused", key):
+            message, reproducer = entry.get("message"), entry.get("reproducer")
+            if isinstance(message, str) and isinstance(reproducer, str):
+                return Refusal(message, reproducer, str(store.path("refused", key, ".json")))
             store.drop("refused", key, ".json", "it is no valid entry")
         return None
 

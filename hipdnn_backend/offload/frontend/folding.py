@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.fates import Absorbed, Became
-from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, rename, subgraphs
+from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, inlined, rename, subgraphs
 from hipdnn_backend.onnx_op import RANDOM
 
 __all__ = ["fold"]
@@ -97,28 +97,13 @@ def _flat(graph: Graph, names: dict[str, str]) -> Iterator[onnx.NodeProto]:
             yield node
             continue
         branch = attributes(node)["then_branch" if condition.reshape(-1)[0] else "else_branch"]
-        waiting.extend(reversed(_inlined(graph, node, branch, names)))
+        waiting.extend(reversed(_taken(graph, node, branch, names)))
 
 
-def _inlined(
-    graph: Graph, call: onnx.NodeProto, branch: onnx.GraphProto, names: dict[str, str]
-) -> list[onnx.NodeProto]:
+def _taken(graph: Graph, call: onnx.NodeProto, branch: onnx.GraphProto, names: dict[str, str]) -> list[onnx.NodeProto]:
     """A branch's nodes with names of their own; its results take the place of the If's."""
-    if branch.sparse_initializer:
-        raise ModelError(call.name, "sparse-tensor", "a sparse initializer inside an If is not read")
     inner: dict[str, str] = {}
-    for tensor in branch.initializer:
-        inner[tensor.name] = graph.add_constant(f"{call.name}/{tensor.name}", numpy_helper.to_array(tensor))
-    for node in branch.node:
-        inner.update((name, graph.fresh(f"{call.name}/{name}")) for name in node.output if name)
-    result = []
-    for node in branch.node:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        rename(copy, inner)
-        copy.name = call.name
-        copy.output[:] = [inner.get(name, "") for name in node.output]
-        result.append(copy)
+    result = inlined(graph, branch, inner, call.name)
     results = {old: inner.get(v.name, v.name) for old, v in zip(call.output, branch.output, strict=True) if old}
     names.update({old: results.get(new, new) for old, new in names.items()})  # an If inside a branch gives its results
     names.update(results)

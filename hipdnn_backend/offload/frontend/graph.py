@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
+from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.fates import Absorbed
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "TensorType",
     "attributes",
     "captures",
+    "inlined",
     "node_label",
     "rename",
     "subgraphs",
@@ -280,3 +282,32 @@ def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             rename(inner, outer)
         for value in body.output:
             value.name = outer.get(value.name, value.name)
+
+
+def inlined(graph: Graph, body: onnx.GraphProto, names: dict[str, str], source: str) -> list[onnx.NodeProto]:
+    """Copies of a body's nodes that can stand beside those of the graph around it.
+
+    Args:
+        graph: gets the body's initializers.
+        body: its nodes.
+        names: value of the body → value of the graph, for its inputs; the others are added.
+        source: the name that the copies get.
+
+    Raises:
+        ModelError: it has a sparse initializer.
+    """
+    if body.sparse_initializer:
+        raise ModelError(source, "sparse-tensor", "a sparse initializer inside a body is not read")
+    for tensor in body.initializer:
+        names[tensor.name] = graph.add_constant(f"{source}/{tensor.name}", numpy_helper.to_array(tensor))
+    for node in body.node:
+        names.update((name, graph.fresh(f"{source}/{name}")) for name in node.output if name)
+    copies = []
+    for node in body.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        rename(copy, names)
+        copy.name = source
+        copy.output[:] = [names.get(name, "") for name in node.output]
+        copies.append(copy)
+    return copies

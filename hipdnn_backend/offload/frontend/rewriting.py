@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.fates import Absorbed, Became
-from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, Graph, TensorType, attributes, rename
+from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, Graph, TensorType, attributes, inlined, rename
 
 __all__ = ["Builder", "Rule", "apply_rules", "rewrites", "rules"]
 
@@ -56,17 +56,7 @@ class Builder:
     def inline(self, body: onnx.GraphProto, inputs: Sequence[str]) -> list[str]:
         """Emit the nodes of a body, which get names of their own; the values that are its results."""
         names = dict(zip((value.name for value in body.input), inputs, strict=True))
-        for tensor in body.initializer:
-            names[tensor.name] = self.constant(numpy_helper.to_array(tensor), None)
-        for node in body.node:
-            names.update((name, self.graph.fresh(f"{self._source}/{name}")) for name in node.output if name)
-        for node in body.node:
-            copy = onnx.NodeProto()
-            copy.CopyFrom(node)
-            rename(copy, names)
-            copy.name = self._source
-            copy.output[:] = [names.get(name, "") for name in node.output]
-            self.emitted.append(copy)
+        self.emitted += inlined(self.graph, body, names, self._source)
         return [names.get(value.name, value.name) for value in body.output]
 
     def torch(self, op_type: str, *inputs: str, like: TensorType, **given: Any) -> str:

@@ -37,50 +37,47 @@ def _exclusive_sum(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """The sum of x moved by one. The sum less x itself, as torch-mlir has it, loses digits, and inf becomes NaN."""
     if not b.given.get("exclusive", 0):
         return None
-    x, axis, dims = node.input[0], b.value(node.input[1]), b.dims(node.input[0])
-    if axis is None or dims is None or axis.size != 1:
+    x, dims, along = node.input[0], b.dims(node.input[0]), _axis(b, node)
+    if dims is None or along is None or dims[along] < 1:
         return None
-    along = int(axis.reshape(-1)[0])
-    if not -len(dims) <= along < len(dims):
-        raise b.fail("axis", f"axis {along} does not fit {list(dims)}")
-    along %= len(dims)
-    size, reverse = dims[along], b.given.get("reverse", 0)
-    if size < 1:
-        return None
-    begin = b.like(x, np.zeros([1 if i == along else dim for i, dim in enumerate(dims)]))
-    if size == 1:
-        return [begin]
-    ends = (1, size) if reverse else (0, size - 1)
-    rest = b.op("Slice", x, *(b.constant([number]) for number in (*ends, along)))
-    moved = b.op("Concat", *((rest, begin) if reverse else (begin, rest)), axis=along)
-    return [b.op("CumSum", moved, node.input[1], reverse=reverse)]
+    if dims[along] == 1:
+        return [b.like(x, np.zeros(dims))]
+    reverse = b.given.get("reverse", 0)
+    return [b.op("CumSum", _moved(b, x, dims, along, 1, 0.0, reverse), node.input[1], reverse=reverse)]
 
 
 @rewrites("CumProd")
 def _products(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """In steps of 1, 2, 4 ...: each element takes the product of those that far before it."""
+    y, dims, along = node.input[0], b.dims(node.input[0]), _axis(b, node)
+    if dims is None or along is None:
+        return None
+    reverse = b.given.get("reverse", 0)
+    if b.given.get("exclusive", 0):
+        y = _moved(b, y, dims, along, 1, 1.0, reverse)
+    step = 1
+    while step < dims[along]:
+        y = b.op("Mul", y, _moved(b, y, dims, along, step, 1.0, reverse))
+        step *= 2
+    return [y]
+
+
+def _axis(b: Builder, node: onnx.NodeProto) -> int | None:
+    """The axis that the second input names, from 0 on; None if it or the rank is not known."""
     axis, dims = b.value(node.input[1]), b.dims(node.input[0])
     if axis is None or dims is None or axis.size != 1:
         return None
     along = int(axis.reshape(-1)[0])
     if not -len(dims) <= along < len(dims):
         raise b.fail("axis", f"axis {along} does not fit {list(dims)}")
-    along %= len(dims)
-    y, reverse = node.input[0], bool(b.given.get("reverse", 0))
-    if b.given.get("exclusive", 0):
-        y = _moved(b, y, dims, along, 1, reverse)
-    step = 1
-    while step < dims[along]:
-        y = b.op("Mul", y, _moved(b, y, dims, along, step, reverse))
-        step *= 2
-    return [y]
+    return along % len(dims)
 
 
-def _moved(b: Builder, x: str, dims: tuple[int, ...], axis: int, step: int, reverse: bool) -> str:
-    """``x`` later by some elements, ones before it; with ``reverse``, earlier and ones behind it."""
+def _moved(b: Builder, x: str, dims: tuple[int, ...], axis: int, step: int, fill: float, reverse: int) -> str:
+    """``x`` later by some elements, ``fill`` before it; with ``reverse``, earlier and that behind it."""
     size = dims[axis]
     step = min(step, size)
     begin, end = (step, size) if reverse else (0, size - step)
     rest = b.op("Slice", x, *(b.constant([number]) for number in (begin, end, axis)))
-    ones = b.like(b.node.input[0], np.ones([step if i == axis else dim for i, dim in enumerate(dims)]))
-    return b.op("Concat", *((rest, ones) if reverse else (ones, rest)), axis=axis)
+    new = b.like(b.node.input[0], np.full([step if i == axis else dim for i, dim in enumerate(dims)], fill))
+    return b.op("Concat", *((rest, new) if reverse else (new, rest)), axis=axis)
