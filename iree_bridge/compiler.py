@@ -34,6 +34,7 @@ __all__ = [
     "EmittedIr",
     "Recipe",
     "cache_for",
+    "compile_assembly",
     "compile_code",
     "compile_mlir",
     "cpu_features",
@@ -237,6 +238,23 @@ def inspect_ir(ir: EmittedIr, recipe: Recipe, options: Options, *, name: str = "
         CompileError: the compiler failed.
     """
     return _request_compile(ir, _Job(name, recipe, options), inspect=True)[0].header
+
+
+def compile_assembly(graph: Graph, target: Target, options: Options | None = None) -> tuple[CompiledCode, str]:
+    """The code of a graph for an AMD target, and the assembly of its kernels. Compiled anew: the cache has no assembly.
+
+    Raises:
+        GraphError, NotSupportedError, CompileError: as ``compile_code``.
+    """
+    options = options or Options.from_env()
+    graph.validate()
+    recipe = recipe_for(graph, target, options)
+    job = _Job(graph.name, recipe, options, graph.to_json())
+    ir = _emit(job)
+    reply, taken = _request_compile(ir, job, inspect=True)
+    size = reply.header["vmfb_size"]
+    code = _code(replace(reply, payload=reply.payload[:size]), taken, _code_key(ir, taken))
+    return code, reply.payload[size:].decode("utf-8", "replace")
 
 
 def lower(text: str, target: Target, phase: str, options: Options | None = None) -> str:

@@ -5,7 +5,8 @@ Some inputs crash the compiler and some end its process, so it never runs in the
 
     hello {global_flags, memory, idle, scratch, lifeline} -> hello {versions}
     emit {target}, payload graph JSON                    -> reply, payload IR without locations + IR with locations
-    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, facts?, ...}, payload vmfb (IR if phase)
+    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, facts?, ...}, payload vmfb (IR if phase;
+                                                            with inspect: vmfb + assembly, of which vmfb_size is one)
     features {flags}                                     -> reply {cpu_features}
 
 Each request is answered by ``started`` at once, so that the parent can tell a worker that was lost before the request
@@ -211,9 +212,11 @@ class _Server:
             "diagnostics": _pairs(compiled.diagnostics),
         }
         if header.get("inspect"):
-            from iree_bridge.assembly import read_dispatches
+            from iree_bridge.assembly import read_assembly, read_dispatches
 
             reply["facts"] = [asdict(fact) for fact in read_dispatches(folder / "intermediates")]
+            reply["vmfb_size"] = len(compiled.output)
+            return reply, compiled.output + read_assembly(folder / "intermediates").encode()
         return reply, compiled.output
 
     def _features(self, header: Header, _payload: bytes) -> tuple[Header, bytes]:

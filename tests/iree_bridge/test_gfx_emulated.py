@@ -11,7 +11,7 @@ import pytest
 from fusilli_plugin.checks.selftest import GRAPHS
 from graph_api import DataType, Graph, numerics
 from tests.cases import family_cases
-from tests.support.gfx_emulator.assembly import UnmodelledError
+from fusilli_plugin.emulator import UnmodelledError
 from tests.support.gfx_emulator.graphs import compile_graph, emulate
 from tests.support.gfx_emulator.launch import Machine
 from tests.support.gfx_emulator.state import HazardError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 __all__ = ["Instruction", "Kernel", "UnmodelledError", "parse"]
 
@@ -34,6 +34,7 @@ class Kernel:
         directives: ``.amdhsa_`` directives, without that prefix.
         arguments: (offset, size, kind) of the kernel's arguments in bytes.
         workgroup: its sizes.
+        decoded: chip → what the core executes, once it has been made.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Kernel:
     directives: dict[str, int] = field(default_factory=dict)
     arguments: list[tuple[int, int, str]] = field(default_factory=list)
     workgroup: tuple[int, int, int] = (0, 0, 0)
+    decoded: dict[str, Any] = field(default_factory=dict)
 
 
 _COMMA: Final = re.compile(r",\s*(?![^\[(]*[\])])")
