@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from fusilli_plugin.emulator.assembly import UnmodelledError
 from fusilli_plugin.emulator.machine import HazardError, Machine, Memory
-from fusilli_plugin.emulator.program import CHIPS, Assembled, assemble, emulate, run_code
+from fusilli_plugin.emulator.program import CHIPS, Assembled, assemble, emulate, emulate_counted, run_code
 
 __all__ = [
     "CHIPS",
@@ -35,5 +35,6 @@ __all__ = [
     "UnmodelledError",
     "assemble",
     "emulate",
+    "emulate_counted",
     "run_code",
 ]

@@ -19,7 +19,7 @@ from iree_bridge.compiler import compile_assembly
 from iree_bridge.direct import Copy, Fill, Launch, Place, Recording, UnrecordableError, record
 from iree_bridge.runtime.program import load_module, workspace_size
 
-__all__ = ["CHIPS", "Assembled", "assemble", "emulate", "run_code"]
+__all__ = ["CHIPS", "Assembled", "assemble", "emulate", "emulate_counted", "run_code"]
 
 Array = np.ndarray[Any, Any]
 
@@ -73,6 +73,19 @@ def emulate(
         UnmodelledError: an instruction, or a command of the host program, that has no model.
         HazardError: the code depends on luck, writes where it must not, or writes to an input.
     """
+    return _emulate(graph, pack, code, machine, wrap=True)[1]
+
+
+def emulate_counted(
+    graph: Graph, pack: Mapping[TensorAttr, Array], code: Assembled, *, offsets_wrap: bool = True
+) -> tuple[Machine, dict[TensorAttr, Array]]:
+    """As ``emulate``, in a new machine, which is returned with what it has counted."""
+    return _emulate(graph, pack, code, None, wrap=offsets_wrap)
+
+
+def _emulate(
+    graph: Graph, pack: Mapping[TensorAttr, Array], code: Assembled, machine: Machine | None, *, wrap: bool
+) -> tuple[Machine, dict[TensorAttr, Array]]:
     arguments = graph.arguments()
     results = {tensor: tensor.empty() for tensor in arguments.outputs}
     for array in results.values():
@@ -80,14 +93,16 @@ def emulate(
     outputs = [_memory(tensor, array) for tensor, array in results.items()]
     inputs = [_memory(tensor, np.asarray(pack[tensor])).copy() for tensor in arguments.inputs]
     before = [array.copy() for array in inputs]
-    run_code(code, [*outputs, *inputs], machine)
+    ran = run_code(code, [*outputs, *inputs], machine, offsets_wrap=wrap)
     for tensor, was, now in zip(arguments.inputs, before, inputs, strict=True):
         if not np.array_equal(was, now):
             raise HazardError(f"input '{tensor.name}' has been written to")
-    return results
+    return ran, results
 
 
-def run_code(code: Assembled, arguments: Sequence[Array], machine: Machine | None = None) -> Machine:
+def run_code(
+    code: Assembled, arguments: Sequence[Array], machine: Machine | None = None, *, offsets_wrap: bool = True
+) -> Machine:
     """Runs a program's commands on the arguments of its entry, arrays of bytes, some of which it writes.
 
     Returns:
@@ -101,6 +116,7 @@ def run_code(code: Assembled, arguments: Sequence[Array], machine: Machine | Non
     if machine is None:
         sizes = [*(array.nbytes for array in arguments), workspace, *recording.temporaries]
         machine = Machine(Memory(sum(sizes) + (len(sizes) + 4 * len(recording.commands)) * _MARGIN + _MARGIN))
+        machine.memory.offsets_wrap = offsets_wrap
     chip = _CHIP.search(code.assembly)
     machine.chip = chip[1] if chip else machine.chip
     memory = machine.memory
