@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 __all__ = ["Instruction", "Kernel", "UnmodelledError", "parse"]
 
@@ -34,7 +34,7 @@ class Kernel:
         directives: ``.amdhsa_`` directives, without that prefix.
         arguments: (offset, size, kind) of the kernel's arguments in bytes.
         workgroup: its sizes.
-        decoded: chip → what the core executes, once it has been made.
+        constants: label → bytes of the constants that lie beside the code.
     """
 
     name: str
@@ -43,11 +43,13 @@ class Kernel:
     directives: dict[str, int] = field(default_factory=dict)
     arguments: list[tuple[int, int, str]] = field(default_factory=list)
     workgroup: tuple[int, int, int] = (0, 0, 0)
-    decoded: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, bytes] = field(default_factory=dict)
 
 
 _COMMA: Final = re.compile(r",\s*(?![^\[(]*[\])])")
 _LABEL: Final = re.compile(r"^([.\w$]+):")
+_WIDTHS: Final = {"byte": 1, "short": 2, "long": 4, "quad": 8}
+_DATA: Final = re.compile(r"\.(byte|short|long|quad|zero)\s+(.*)")
 _NO_MODIFIERS: Final = {"s_waitcnt", "s_setreg_imm32_b32"}
 
 
@@ -78,7 +80,39 @@ def _file(text: str) -> dict[str, Kernel]:
         elif re.match(r"\s+[a-z]", line) and current:
             current.code.append(_instruction(line.strip()))
     _read_metadata(metadata, kernels)
+    constants = _constants(code)
+    for kernel in kernels.values():
+        kernel.constants = {name: data for name, data in constants.items() if _refers(kernel, name)}
     return kernels
+
+
+def _refers(kernel: Kernel, name: str) -> bool:
+    return any(f"{name}@" in operand for each in kernel.code for operand in each.operands)
+
+
+def _constants(text: str) -> dict[str, bytes]:
+    """The objects of sections for constants: label → bytes."""
+    found: dict[str, bytearray] = {}
+    current: bytearray | None = None
+    constant = False
+    for raw in text.splitlines():
+        line = raw.split(";", 1)[0].strip()
+        if line.startswith(".section"):
+            constant, current = ".rodata" in line, None
+        elif line.startswith((".text", ".data", ".bss")):
+            constant, current = False, None
+        elif constant and (label := _LABEL.match(line)):
+            current = found.setdefault(label[1], bytearray())
+        elif current is not None and (data := _DATA.fullmatch(line)):
+            current += _datum(data[1], data[2])
+    return {name: bytes(data) for name, data in found.items()}
+
+
+def _datum(kind: str, text: str) -> bytes:
+    if kind == "zero":
+        return bytes(int(text.split(",")[0], 0))
+    size = _WIDTHS[kind]
+    return b"".join((int(part, 0) & (1 << 8 * size) - 1).to_bytes(size, "little") for part in text.split(","))
 
 
 def _instruction(line: str) -> Instruction:

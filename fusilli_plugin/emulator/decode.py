@@ -42,10 +42,20 @@ _PACKED: Final = {
 _CARRIES: Final = {"add_co": 0, "addc_co": 0, "sub_co": 1, "subb_co": 1, "subrev_co": 2, "subbrev_co": 2}
 _MIXED: Final = {"v_fma_mix_f32": 0, "v_fma_mixlo_f16": 1, "v_fma_mixhi_f16": 2}
 _FAR_AWAY: Final = 1 << 30
+_RELATIVE: Final = re.compile(r"([.\w$]+)@rel32@(lo|hi)(?:\+\d+)?")
 
 
-def decode(instruction: Instruction, labels: Mapping[str, int], core: Core, chip: str) -> Decoded:
+def decode(
+    instruction: Instruction, labels: Mapping[str, int], core: Core, chip: str, places: Mapping[str, int] | None = None
+) -> Decoded:
     """What the core executes for an instruction.
+
+    Args:
+        instruction: a line of assembly.
+        labels: label → index of the instruction behind it.
+        core: the core.
+        chip: architecture.
+        places: label → address of constants beside the code.
 
     Raises:
         UnmodelledError: an opcode, modifier or operand that has no model.
@@ -54,7 +64,7 @@ def decode(instruction: Instruction, labels: Mapping[str, int], core: Core, chip
     for each in (*decoded.result, *decoded.source):
         each.select = 6
     try:
-        _Decoder(instruction, labels, core, chip, decoded).fill()
+        _Decoder(_absolute(instruction, places or {}), labels, core, chip, decoded).fill()
     except (KeyError, ValueError, IndexError) as error:
         raise UnmodelledError(f"{error!r} in: {instruction.text}") from error
     except UnmodelledError as error:
@@ -167,6 +177,11 @@ class _Decoder:
         if not limits or limits.keys() - {"vmcnt", "lgkmcnt", "expcnt"}:
             raise UnmodelledError("a wait for something else")
         self._handle("wait", int(limits.get("vmcnt", _FAR_AWAY)), int(limits.get("lgkmcnt", _FAR_AWAY)))
+
+    def _program_counter(self) -> None:
+        """Only constants are addressed from it, and `_absolute` has put their addresses in."""
+        self._handle("pc")
+        self._results(scalar_operand(self.operands[0], 2))
 
     def _mode(self) -> None:
         field, value = self.operands[0].replace(" ", ""), int(self.operands[1], 0)
@@ -438,6 +453,21 @@ class _Decoder:
         self._sources([operand(text, "f") for text in self.operands[1:]])
 
 
+def _absolute(instruction: Instruction, places: Mapping[str, int]) -> Instruction:
+    """An address relative to the program counter, which reads as 0 here, as an absolute one."""
+
+    def number(text: str) -> str:
+        match = _RELATIVE.fullmatch(text)
+        if match is None:
+            return text
+        return str(places[match[1]] >> (32 if match[2] == "hi" else 0) & 0xFFFFFFFF)
+
+    if not any("@rel32" in text for text in instruction.operands):
+        return instruction
+    operands = tuple(number(text) for text in instruction.operands)
+    return Instruction(instruction.opcode, operands, instruction.modifiers, instruction.text)
+
+
 def _extended(text: str, *, signed: bool) -> str:
     """A constant of 16 bits as one of 32."""
     value = int(text, 0) & 0xFFFF
@@ -450,6 +480,7 @@ _CONTROL: Final[dict[str, Callable[[_Decoder], None]]] = {
     "s_waitcnt": _Decoder._wait,
     "s_setreg_imm32_b32": _Decoder._mode,
     "s_set_gpr_idx_on": _Decoder._index_on,
+    "s_getpc_b64": _Decoder._program_counter,
     "s_set_gpr_idx_off": lambda d: d._handle("index_off"),
     "v_nop": lambda d: d._handle("nothing"),
 }

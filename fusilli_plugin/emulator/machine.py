@@ -84,6 +84,7 @@ class Machine:
     memory: Memory = field(default_factory=Memory)
     counts: Counter[str] = field(default_factory=Counter)
     chip: str = "gfx942"
+    _code: dict[int, tuple[Kernel, ctypes.Array[Decoded]]] = field(default_factory=dict, repr=False)
 
     def launch(
         self, kernel: Kernel, grid: Sequence[int], pointers: Sequence[int], constants: Sequence[int] = ()
@@ -139,11 +140,17 @@ class Machine:
         raise kind(f"{message}: {text} (in {kernel.name})")
 
     def _decoded(self, kernel: Kernel) -> ctypes.Array[Decoded]:
-        decoded = kernel.decoded.get(self.chip)
-        if decoded is None:
-            each = [decode(instruction, kernel.labels, core(), self.chip) for instruction in kernel.code]
-            decoded = kernel.decoded[self.chip] = (Decoded * len(each))(*each)
-        return decoded
+        known = self._code.get(id(kernel))
+        if known is None:
+            places = {name: self._constant(data) for name, data in kernel.constants.items()}
+            each = [decode(instruction, kernel.labels, core(), self.chip, places) for instruction in kernel.code]
+            known = self._code[id(kernel)] = kernel, (Decoded * len(each))(*each)
+        return known[1]
+
+    def _constant(self, data: bytes) -> int:
+        address = self.memory.allocate(len(data))
+        self.memory.view(address, len(data))[:] = np.frombuffer(data, np.uint8)
+        return address
 
     def _write_arguments(self, kernel: Kernel, address: int, pointers: Sequence[int], constants: Sequence[int]) -> None:
         kinds = [kind for _, _, kind in kernel.arguments]

@@ -16,6 +16,7 @@ _SCALED: Final = re.compile(r"v_mfma_(scale_)?f32_(\d+)x(\d+)x(\d+)_f8f6f4")
 _BITS: Final = (32, 64, 16, 16, 8, 8, 8, 8, 8, 32, 6, 6, 4)  # of the elements, in the order of the core
 _F32, _F64, _F16, _BF16, _I8, _FP8, _BF8, _FP8_FNUZ, _BF8_FNUZ, _XF32, _FP6, _BF6, _FP4 = range(13)
 _KINDS: Final = {"f32": _F32, "f64": _F64, "f16": _F16, "bf16": _BF16, "bf16_1k": _BF16, "i8": _I8}
+_SPARSE: Final = re.compile(r"v_smfmac_(f32|i32)_(\d+)x(\d+)x(\d+)_([a-z][a-z0-9_]*)")
 _RESULTS: Final = {"f32": 0, "f64": 1, "i32": 2}
 _FNUZ: Final = ("gfx940", "gfx941", "gfx942")
 _FORMATS: Final = (_FP8, _BF8, _FP6, _BF6, _FP4)  # cbsz and blgp of f8f6f4
@@ -29,6 +30,9 @@ def decode_matrix(instruction: Instruction, decoded: Decoded, chip: str) -> None
     """
     if (scaled := _SCALED.fullmatch(instruction.opcode)) is not None:
         _f8f6f4(scaled, instruction, decoded)
+        return
+    if (sparse := _SPARSE.fullmatch(instruction.opcode)) is not None:
+        _sparse(sparse, instruction, decoded, chip)
         return
     match = _NAME.fullmatch(instruction.opcode)
     if match is None or match[2] != match[3]:
@@ -48,6 +52,28 @@ def _element_kinds(name: str, chip: str) -> tuple[int, int]:
         raise UnmodelledError(f"elements {name}")
     fnuz = chip in _FNUZ
     return small[parts[0]][fnuz], small[parts[1]][fnuz]
+
+
+def _sparse(match: re.Match[str], instruction: Instruction, decoded: Decoded, chip: str) -> None:
+    """Two of four consecutive elements of A are there; an index register says which."""
+    if unknown := instruction.modifiers.keys() - {"abid"}:
+        raise UnmodelledError(f"modifiers {sorted(unknown)}")
+    rows, depth, (left, right) = int(match[2]), int(match[4]), _element_kinds(match[5], chip)
+    each = rows * depth // LANES  # elements of B in a lane, twice those of A
+    if match[2] != match[3] or _BITS[left] not in (8, 16):
+        raise UnmodelledError(f"opcode {instruction.opcode}")
+    destination, a, b, index = instruction.operands
+    for number, value in enumerate((rows, depth, 1, left, right, _RESULTS[match[1]])):
+        decoded.numbers[number] = value
+    count = rows * rows // LANES
+    decoded.results, decoded.sources = 1, 4
+    decoded.result[0] = decoded.source[2] = _matrix_operand(destination, count)
+    decoded.source[0] = _matrix_operand(a, each * _BITS[left] // 64)
+    decoded.source[1] = _matrix_operand(b, each * _BITS[right] // 32)
+    decoded.source[3] = _matrix_operand(index, 1)
+    decoded.flags |= Flag.QUARTER_FOLD
+    # An element takes two bits of the index; which part of the register, `abid` says.
+    decoded.op_sel = int(instruction.modifiers.get("abid", "0")) * each
 
 
 def _f8f6f4(match: re.Match[str], instruction: Instruction, decoded: Decoded) -> None:

@@ -209,7 +209,11 @@ def _pool(d: _Draw) -> Graph | None:
     if any(pad >= size for size, *pads in zip(w, before, after, strict=True) for pad in pads):
         return None
     mode = d.pick(tuple(ResampleMode))
-    padding = d.pick((PaddingMode.NEG_INF_PAD, PaddingMode.ZERO_PAD)) if mode is ResampleMode.MAXPOOL else PaddingMode.ZERO_PAD
+    padding = (
+        d.pick((PaddingMode.NEG_INF_PAD, PaddingMode.ZERO_PAD))
+        if mode is ResampleMode.MAXPOOL
+        else PaddingMode.ZERO_PAD
+    )
     g = _graph(io)
     x = _tensor(d, g, "x", (d.pick((1, 2, 3)), d.pick(_CHANNELS[:12]), *image), layouts=("packed", "last"))
     y, index = g.resample_fwd(

@@ -69,6 +69,16 @@ static int multiply(context *c, const instruction *n) {
       sa = scale_of(w, &n->source[3], l, (n->op_sel & 1) | (n->op_sel_hi & 1) << 1);
       sb = scale_of(w, &n->source[4], l, (n->op_sel >> 1 & 1) | (n->op_sel_hi >> 1 & 1) << 1);
     }
+    if (n->flags & QUARTER_FOLD) {  // sparse: of each four elements of A two are there, at places that an index names
+      uint32_t places = w->v[n->source[3].index][l] >> n->op_sel;
+      for (int e = 0; e < each; e++) {
+        a[(block * m + row) * k + k0 + e] = 0;
+        b[(block * m + row) * k + k0 + e] = element(w, n->source[1].index, l, (uint32_t)e, n->numbers[4]);
+      }
+      for (int e = 0; e < each / 2; e++)
+        a[(block * m + row) * k + k0 + e / 2 * 4 + (places >> 2 * e & 3)] += element(w, n->source[0].index, l, (uint32_t)e, n->numbers[3]);
+      continue;
+    }
     for (int e = 0; e < each; e++) {
       double x = element(w, n->source[0].index, l, (uint32_t)e, n->numbers[3]), y = element(w, n->source[1].index, l, (uint32_t)e, n->numbers[4]);
       a[(block * m + row) * k + k0 + e] = n->flags & TWICE ? x * sa : x;
