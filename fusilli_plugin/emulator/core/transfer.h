@@ -20,7 +20,7 @@ static void read_far(context *c, uint64_t address, uint32_t size, uint8_t *to) {
   for (uint32_t i = 0; i < size; i++) {
     int held = place + i < m->size && m->owned[place + i];
     to[i] = held ? m->bytes[place + i] : 0xff;
-    c->k->events[READ_OUTSIDE] += !held;
+    if (!held && !c->k->events[READ_OUTSIDE]++) c->k->events[FIRST_OUTSIDE] = (uint64_t)(c->at - c->k->code) + 1;
   }
 }
 
