@@ -162,6 +162,8 @@ class Machine:
         if kinds != ["global_buffer"] * len(pointers) + ["by_value"] * len(constants):
             raise UnmodelledError(f"arguments {kinds} for {len(pointers)} buffers and {len(constants)} constants")
         for (offset, size, _), value in zip(kernel.arguments, values, strict=True):
+            if value >> 8 * size:
+                raise UnmodelledError(f"argument {value:#x} in {size} bytes")
             self.memory.view(address + offset, size)[:] = np.frombuffer(value.to_bytes(size, "little"), np.uint8)
 
     def _set_registers(self, layout: KernelLayout, kernel: Kernel, arguments: int, grid: Sequence[int]) -> None:
