@@ -84,7 +84,7 @@ def compute(body: str, *inputs: Array, results: int = 1, chip: str = "gfx942", l
     """
     given = np.zeros((max(len(inputs), 1), LANES), np.uint32)
     for place, each in enumerate(inputs):
-        given[place] = np.ascontiguousarray(each).view(np.uint32)
+        given[place] = np.ascontiguousarray(each).view(np.uint32).reshape(-1)
     step = "s_add_u32 s{0}, s{0}, 0x100\ns_addc_u32 s{1}, s{1}, 0\n"
     loads = "".join(
         f"global_load_dword v{SOURCE + place}, v0, s[2:3]\n{step.format(2, 3)}" for place in range(len(inputs))

@@ -78,6 +78,7 @@ static inline uint32_t float_to_small(float x, int e, int m, int fnuz) {
   float a = fabsf(x);
   uint32_t beyond = fnuz ? 1u << (e + m) : e == 5 ? top | 31u << m : top | ((1u << (e + m)) - 1);
   if (isinf(x)) return beyond;
+  if (a == 0) return fnuz ? 0 : top;
   int exponent;
   frexpf(a, &exponent);
   int unit = exponent - 1 < 1 - bias ? 1 - bias - m : exponent - 1 - m;
