@@ -56,7 +56,7 @@ def decode(instruction: Instruction, labels: Mapping[str, int], core: Core, chip
         each.select = 6
     try:
         _Decoder(instruction, labels, core, chip, decoded).fill()
-    except (KeyError, ValueError, IndexError, TypeError, ArithmeticError, struct.error) as error:
+    except (LookupError, ValueError, TypeError, ArithmeticError, StopIteration, struct.error) as error:
         raise UnmodelledError(f"{error!r} in: {instruction.text}") from error
     except UnmodelledError as error:
         if instruction.text in str(error):

@@ -240,5 +240,7 @@ static inline double div_fixup(double quotient, double below, double above, int 
   if (isinf(below) || above == 0) return sign * 0.0;
   if (gap < least) return sign * 0.0;
   if (gap > most) return sign * INFINITY;
+  // A quotient that overflowed before it was scaled back is NaN here (infinity minus infinity): hardware overflows.
+  if (isnan(quotient)) return sign * INFINITY;
   return copysign(quotient, sign);
 }

@@ -201,7 +201,7 @@ def test_float16(text: str) -> None:
 
 
 def test_halves_are_chosen_and_kept() -> None:
-    a, b = halves(1), halves(2)
+    a, b = halves(1) / np.float16(512), halves(2) / np.float16(512)
     body = (
         "v_mov_b32_e32 v100, 0x77778888\nv_fma_f16 v100, v2, v3, 0 op_sel:[1,0,0,1]\n"
         "v_mov_b32_e32 v101, 0x77778888\nv_fma_f16 v101, v2, v3, 0 op_sel:[0,1,0,0]\n"
