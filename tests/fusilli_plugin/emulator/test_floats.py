@@ -208,7 +208,9 @@ def test_halves_are_chosen_and_kept() -> None:
         "v_mul_f16_sdwa v102, v2, v3 dst_sel:WORD_1 dst_unused:UNUSED_PAD src0_sel:WORD_1 src1_sel:WORD_1"
     )
     got = compute(body, a, b, results=3)
-    products = [(a[:, i].astype(np.float64) * b[:, j]).astype(np.float16).view(np.uint16) for i, j in ((1, 0), (0, 1), (1, 1))]
+    exact = [a[:, i].astype(np.float64) * b[:, j] for i, j in ((1, 0), (0, 1), (1, 1))]
+    exact[0], exact[1] = exact[0] + 0.0, exact[1] + 0.0
+    products = [each.astype(np.float16).view(np.uint16) for each in exact]
     assert np.array_equal(got[0] >> 16, products[0])
     assert set((got[0] & 0xFFFF).tolist()) == {0x8888}
     assert np.array_equal(got[1] & 0xFFFF, products[1])
