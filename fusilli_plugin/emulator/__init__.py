@@ -24,17 +24,21 @@ from __future__ import annotations
 
 from fusilli_plugin.emulator.assembly import UnmodelledError
 from fusilli_plugin.emulator.machine import HazardError, Machine, Memory
-from fusilli_plugin.emulator.program import CHIPS, Assembled, assemble, emulate, emulate_counted, run_code
+from fusilli_plugin.emulator.outcome import EmulationError, Emulator, Outcome, Verdict
+from fusilli_plugin.emulator.program import CHIPS, Assembled, assemble, emulate, run_code
 
 __all__ = [
     "CHIPS",
     "Assembled",
+    "EmulationError",
+    "Emulator",
     "HazardError",
     "Machine",
     "Memory",
+    "Outcome",
     "UnmodelledError",
+    "Verdict",
     "assemble",
     "emulate",
-    "emulate_counted",
     "run_code",
 ]

@@ -50,15 +50,44 @@ _COMMA: Final = re.compile(r",\s*(?![^\[(]*[\])])")
 _LABEL: Final = re.compile(r"^([.\w$]+):")
 _WIDTHS: Final = {"byte": 1, "short": 2, "long": 4, "quad": 8}
 _DATA: Final = re.compile(r"\.(byte|short|long|quad|zero)\s+(.*)")
+# What a kernel must say of itself, and the most that a chip has.
+_DIRECTIVES: Final = {
+    "kernarg_size": 1 << 16,
+    "group_segment_fixed_size": 160 << 10,
+    "private_segment_fixed_size": 1 << 20,
+    "user_sgpr_count": 16,
+}
 _NO_MODIFIERS: Final = {"s_waitcnt", "s_setreg_imm32_b32"}
 
 
 def parse(text: str) -> dict[str, Kernel]:
-    """The kernels of the files that make up the text, by name."""
+    """The kernels of the files that make up the text, by name.
+
+    Raises:
+        UnmodelledError: the text is not understood.
+    """
     kernels: dict[str, Kernel] = {}
     for part in text.split(".end_amdgpu_metadata")[:-1]:
-        kernels.update(_file(part))
+        try:
+            kernels.update(_file(part))
+        except (KeyError, ValueError, IndexError) as error:
+            raise UnmodelledError(f"assembly that is not understood: {error!r}") from error
+    for kernel in kernels.values():
+        _check(kernel)
     return kernels
+
+
+def _check(kernel: Kernel) -> None:
+    for name, most in _DIRECTIVES.items():
+        if not 0 <= kernel.directives.get(name, -1) <= most:
+            raise UnmodelledError(f"kernel {kernel.name}: .amdhsa_{name} {kernel.directives.get(name)}")
+    if kernel.directives.get("fp16_overflow"):
+        raise UnmodelledError(f"kernel {kernel.name}: conversions that saturate (.amdhsa_fp16_overflow 1)")
+    if not all(1 <= size <= 1024 for size in kernel.workgroup):
+        raise UnmodelledError(f"kernel {kernel.name}: a workgroup of {kernel.workgroup} items")
+    size = kernel.directives["kernarg_size"]
+    if not all(0 <= offset <= offset + width <= size and width > 0 for offset, width, _ in kernel.arguments):
+        raise UnmodelledError(f"kernel {kernel.name}: arguments {kernel.arguments} in {size} bytes")
 
 
 def _file(text: str) -> dict[str, Kernel]:

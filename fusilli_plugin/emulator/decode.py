@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -11,7 +12,7 @@ from fusilli_plugin.emulator.assembly import Instruction, UnmodelledError
 from fusilli_plugin.emulator.layout import Decoded, Flag, Kind, Operand
 from fusilli_plugin.emulator.library import Core
 from fusilli_plugin.emulator.matrix import decode_matrix
-from fusilli_plugin.emulator.operands import operand, register, scalar_operand
+from fusilli_plugin.emulator.operands import operand, register, scalar_operand, within
 from fusilli_plugin.emulator.transfer import decode_transfer
 
 __all__ = ["decode"]
@@ -65,7 +66,7 @@ def decode(
         each.select = 6
     try:
         _Decoder(_absolute(instruction, places or {}), labels, core, chip, decoded).fill()
-    except (KeyError, ValueError, IndexError) as error:
+    except (LookupError, ValueError, TypeError, ArithmeticError, StopIteration, struct.error) as error:
         raise UnmodelledError(f"{error!r} in: {instruction.text}") from error
     except UnmodelledError as error:
         if instruction.text in str(error):
@@ -123,7 +124,10 @@ class _Decoder:
     def _list(self, name: str, count: int, otherwise: int) -> list[int]:
         if name not in self.modifiers:
             return [otherwise] * count
-        return [int(digit) for digit in re.findall(r"\d", self.modifiers[name])]
+        match = re.fullmatch(r"\[([01](?:,[01])*)\]", self.modifiers[name].replace(" ", ""))
+        if match is None:
+            raise UnmodelledError(f"{name}:{self.modifiers[name]}")
+        return [int(digit) for digit in match[1].split(",")]
 
     def _bits(self, name: str, count: int, otherwise: int) -> int:
         return sum(bit << place for place, bit in enumerate(self._list(name, count, otherwise)[:count]))
@@ -131,7 +135,7 @@ class _Decoder:
     # ---- scalar
 
     def _scalar(self, name: str) -> None:
-        if match := re.fullmatch(r"s_(buffer_)?load_dword(?:x(\d+))?", name):
+        if match := re.fullmatch(r"s_(buffer_)?load_dword(?:x(2|4|8|16))?", name):
             self._load_scalar(int(match[2] or 1), buffer=match[1] is not None)
             return
         self._known()
@@ -159,7 +163,11 @@ class _Decoder:
     def _load_scalar(self, words: int, *, buffer: bool) -> None:
         self._known("offset", "glc")
         result, base, offset = self.operands
-        self._handle("buffer_scalar" if buffer else "load_scalar", words, int(self.modifiers.get("offset", "0"), 0))
+        self._handle(
+            "buffer_scalar" if buffer else "load_scalar",
+            words,
+            within(self.modifiers.get("offset", "0"), -(1 << 20), (1 << 20) - 1),
+        )
         place = register(result)
         if place is None or place.count != words or place.kind != Kind.SCALAR:
             raise UnmodelledError(f"{words} words into {result}")
@@ -176,7 +184,10 @@ class _Decoder:
         limits = dict(re.findall(r"(\w+)\((\d+)\)", self.operands[0]))
         if not limits or limits.keys() - {"vmcnt", "lgkmcnt", "expcnt"}:
             raise UnmodelledError("a wait for something else")
-        self._handle("wait", int(limits.get("vmcnt", _FAR_AWAY)), int(limits.get("lgkmcnt", _FAR_AWAY)))
+        far, near = (int(limits.get(name, _FAR_AWAY)) for name in ("vmcnt", "lgkmcnt"))
+        if max(far, near) > _FAR_AWAY:
+            raise UnmodelledError("a limit")
+        self._handle("wait", far, near)
 
     def _program_counter(self) -> None:
         """Only constants are addressed from it, and `_absolute` has put their addresses in."""
@@ -291,8 +302,8 @@ class _Decoder:
             return
         self.to.moved = 1
         self.to.lanes[:] = lanes
-        self.to.rows = int(self.modifiers.get("row_mask", "0xf"), 0)
-        self.to.banks = int(self.modifiers.get("bank_mask", "0xf"), 0)
+        self.to.rows = int(self.modifiers.get("row_mask", "0xf"), 0) & 15
+        self.to.banks = int(self.modifiers.get("bank_mask", "0xf"), 0) & 15
         if "bound_ctrl" in self.modifiers:
             self.to.flags |= Flag.ZERO_INVALID
 
@@ -435,6 +446,8 @@ class _Decoder:
         shape = (5, 2) if "bf8" in name else (4, 3)
         fnuz = int(self.chip in ("gfx940", "gfx941", "gfx942"))
         chosen = self._list("op_sel", 3, 0)
+        if len(chosen) > 4:
+            raise UnmodelledError("op_sel")
         if match[3]:
             wide = match[1] is not None
             at = 16 * chosen[0]

@@ -5,46 +5,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import subprocess
+import stat
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from fusilli_plugin.build import BuildError, c_compiler
+from fusilli_plugin.build import CORE_LIBRARY, VERSION_MARK, BuildError, compile_core, core_version
 from fusilli_plugin.emulator.layout import Decoded, KernelLayout, MemoryLayout, Operand
+from iree_bridge import Options
 
-__all__ = ["LIBRARY", "Core", "compile_core", "core"]
-
-_SOURCES: Final = Path(__file__).resolve().parent / "core"
-LIBRARY: Final = Path(__file__).resolve().parent / "lib" / "libgfx_emulator.so"
-"""Where the library lies."""
-
-# Results must not depend on the compiler: no contraction of products and sums, no assumption about NaN.
-_FLAGS: Final = (
-    "-std=gnu11", "-O2", "-ftree-vectorize", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra",
-    "-fPIC", "-shared", "-fvisibility=default",
-)  # fmt: skip
-_TIMEOUT: Final = 300  # seconds
-
-
-def compile_core(output: Path = LIBRARY) -> Path:
-    """Compile the core, in one step, so that a process that loads it sees a whole file.
-
-    Raises:
-        BuildError: there is no C compiler, or it fails.
-    """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    command = [*c_compiler(), *_FLAGS, str(_SOURCES / "core.c"), "-o", str(temporary), "-lm"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-        if done.returncode:
-            raise BuildError(f"the emulator's core could not be compiled:\n{done.stderr}")
-        os.replace(temporary, output)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(f"the emulator's core could not be compiled: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return output
+__all__ = ["Core", "core"]
 
 
 class Core:
@@ -54,10 +23,16 @@ class Core:
         vectors, scalars: mnemonic → (number, signature) of vector and scalar arithmetic.
         handlers: name → number of what carries an instruction out.
         run: ``emulator_run``.
+
+    Raises:
+        BuildError: the file is no such library.
     """
 
     def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BuildError(f"the emulator's library cannot be loaded: {error}") from error
         self._check(library)
         self.vectors = self._table(library, "vector")
         self.scalars = self._table(library, "scalar")
@@ -90,11 +65,48 @@ class Core:
 def core() -> Core:
     """The core; built first in a source tree that has changed.
 
+    A tree that cannot be written has its library in the user's cache folder.
+
     Raises:
         BuildError: it is not there and cannot be built.
     """
-    sources = [path for path in _SOURCES.iterdir() if path.is_file()] if _SOURCES.is_dir() else []
-    newest = max((path.stat().st_mtime for path in sources), default=0.0)
-    if not LIBRARY.is_file() or LIBRARY.stat().st_mtime < newest:
-        compile_core()
-    return Core(LIBRARY)
+    version = core_version()
+    kept = Options.from_env().cache_dir / "emulator" / f"libgfx_emulator-{version}.so"
+    for path in (CORE_LIBRARY, kept):
+        if (path is CORE_LIBRARY or _is_own(path)) and path.is_file() and _is_current(path, version):
+            return Core(path)
+    if os.access(_nearest(CORE_LIBRARY.parent), os.W_OK):
+        return Core(compile_core())
+    kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = compile_core(kept)
+    if not _is_own(made):
+        raise BuildError(
+            f"{kept.parent} belongs to somebody else or can be written by others: nothing is loaded from it"
+        )
+    return Core(made)
+
+
+def _is_current(path: Path, version: str) -> bool:
+    """Whether a library was made of the sources beside it.
+
+    Its bytes are searched for their hash, since a library that has been loaded once stays what it was.
+    """
+    try:
+        return not version or f"{VERSION_MARK}{version}".encode() in path.read_bytes()
+    except OSError:
+        return False
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a library and its folder are the user's alone, so that nobody else put it there."""
+    try:
+        facts = [path.stat(), path.parent.stat()]
+    except OSError:
+        return False
+    shared = stat.S_IWGRP | stat.S_IWOTH
+    return all(each.st_uid == os.getuid() and not each.st_mode & shared for each in facts)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the one above it that is there."""
+    return folder if folder.is_dir() else folder.parent

@@ -65,6 +65,13 @@ class Memory:
         self.owned[start : start + size] = 1
         return self.BASE + start
 
+    def reserve(self, size: int) -> None:
+        """Makes sure that ``size`` more bytes, guards included, can be allocated."""
+        missing = self.next + size - len(self.bytes)
+        if missing > 0:
+            self.bytes = np.concatenate([self.bytes, np.full(missing, 0xFF, np.uint8)])
+            self.owned = np.concatenate([self.owned, np.zeros(missing, np.uint8)])
+
     def view(self, address: int, size: int) -> Array:
         """The bytes at an address."""
         start = address - self.BASE
@@ -79,12 +86,14 @@ class Machine:
         memory: global memory.
         chip: architecture, e.g. ``gfx942``.
         counts: what has been executed, by opcode, and the events of `EVENTS`.
+        first_outside: the instruction that first read outside all buffers, with its kernel.
     """
 
     memory: Memory = field(default_factory=Memory)
     counts: Counter[str] = field(default_factory=Counter)
     chip: str = "gfx942"
     _code: dict[int, tuple[Kernel, ctypes.Array[Decoded]]] = field(default_factory=dict, repr=False)
+    first_outside: str = ""
 
     def launch(
         self, kernel: Kernel, grid: Sequence[int], pointers: Sequence[int], constants: Sequence[int] = ()
@@ -105,7 +114,7 @@ class Machine:
         arguments = self.memory.allocate(max(kernel.directives["kernarg_size"], 8))
         self._write_arguments(kernel, arguments, pointers, constants)
         code = self._decoded(kernel)
-        counts, events = (ctypes.c_uint64 * len(kernel.code))(), (ctypes.c_uint64 * len(EVENTS))()
+        counts, events = (ctypes.c_uint64 * len(kernel.code))(), (ctypes.c_uint64 * (len(EVENTS) + 1))()
         message = ctypes.create_string_buffer(512)
         layout = KernelLayout(
             code=code, count=len(kernel.code), group=kernel.workgroup, grid=tuple(grid),
@@ -129,8 +138,10 @@ class Machine:
         for instruction, count in zip(kernel.code, counts, strict=True):
             if count:
                 self.counts[instruction.opcode] += count
-        for name, count in zip(EVENTS, events, strict=True):
+        for name, count in zip(EVENTS, events, strict=False):
             self.counts[name] += count
+        if (first := events[len(EVENTS)]) and not self.first_outside:
+            self.first_outside = f"by {kernel.code[first - 1].text} (in {kernel.name})"
 
     def _raise(self, kernel: Kernel, status: int, message: str) -> None:
         kind = HazardError if status == _HAZARD else UnmodelledError
@@ -158,6 +169,8 @@ class Machine:
         if kinds != ["global_buffer"] * len(pointers) + ["by_value"] * len(constants):
             raise UnmodelledError(f"arguments {kinds} for {len(pointers)} buffers and {len(constants)} constants")
         for (offset, size, _), value in zip(kernel.arguments, values, strict=True):
+            if value >> 8 * size:
+                raise UnmodelledError(f"argument {value:#x} in {size} bytes")
             self.memory.view(address + offset, size)[:] = np.frombuffer(value.to_bytes(size, "little"), np.uint8)
 
     def _set_registers(self, layout: KernelLayout, kernel: Kernel, arguments: int, grid: Sequence[int]) -> None:

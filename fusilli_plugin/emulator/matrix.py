@@ -105,7 +105,7 @@ def _fill(
     each = place.count * 32 // _BITS[left]
     blocks, rest = divmod(each * LANES, rows * depth)
     count = rows * rows * blocks // LANES * (2 if result == 1 else 1)
-    if rest or blocks < 1:
+    if rest or blocks not in (1, 2, 4, 16) or rows not in (4, 16, 32) or (rows == 32 and blocks > 2):
         raise UnmodelledError(f"{place.count} registers of operand A")
     for number, value in enumerate((rows, depth, blocks, left, right, result)):
         decoded.numbers[number] = value

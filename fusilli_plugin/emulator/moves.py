@@ -31,7 +31,12 @@ def source_lanes(modifiers: Mapping[str, str]) -> list[int] | None:
             raise UnmodelledError("DPP without a move")
         return None
     name = named[0]
-    return [_source(name, modifiers[name], lane) for lane in range(LANES)]
+    if len(named) > 1:
+        raise UnmodelledError(f"DPP with {named}")
+    sources = [_source(name, modifiers[name], lane) for lane in range(LANES)]
+    if not all(-1 <= source < LANES for source in sources):
+        raise UnmodelledError(f"{name}:{modifiers[name]}")
+    return sources
 
 
 def _source(name: str, value: str, lane: int) -> int:
@@ -69,6 +74,13 @@ def swizzled_lanes(text: str) -> list[int]:
     Raises:
         UnmodelledError: another form of it.
     """
+    sources = _swizzled(text)
+    if not all(0 <= source < LANES for source in sources):
+        raise UnmodelledError(f"offset:{text}")
+    return sources
+
+
+def _swizzled(text: str) -> list[int]:
     match = re.fullmatch(r"swizzle\((\w+),\s*(.*)\)", text)
     if match is None:
         raise UnmodelledError(f"offset:{text}")

@@ -9,10 +9,12 @@ from typing import Final, NamedTuple
 from fusilli_plugin.emulator.assembly import UnmodelledError
 from fusilli_plugin.emulator.layout import Flag, Kind, Operand
 
-__all__ = ["Register", "constant", "nothing", "operand", "register", "scalar_operand"]
+__all__ = ["Register", "constant", "nothing", "operand", "register", "scalar_operand", "within"]
 
 _VCC: Final = 106
 _M0: Final = 124
+_SCALARS: Final = 106  # of them the last four are flat_scratch and xnack_mask
+_VECTORS: Final = 256
 _ACCUMULATORS: Final = 256
 _WIDE: Final = frozenset("UIF")
 _WHOLE: Final = 6
@@ -45,7 +47,11 @@ _NAMED: Final = {
 
 
 def register(text: str) -> Register | None:
-    """The registers that a text names; None if it is a constant."""
+    """The registers that a text names; None if it is a constant.
+
+    Raises:
+        UnmodelledError: registers that no chip has.
+    """
     if text in _NAMED:
         return _NAMED[text]
     match = _REGISTER.fullmatch(text)
@@ -53,9 +59,23 @@ def register(text: str) -> Register | None:
         return None
     first = int(match[2] or match[3])
     count = int(match[2] or match[4]) - first + 1
+    if count < 1 or first + count > (_SCALARS if match[1] == "s" else _VECTORS):
+        raise UnmodelledError(f"registers {text}")
     if match[1] == "s":
         return Register(Kind.SCALAR, first, count)
     return Register(Kind.VECTOR, first + (_ACCUMULATORS if match[1] == "a" else 0), count)
+
+
+def within(text: str, least: int, most: int) -> int:
+    """The number of a text, which must lie in a range.
+
+    Raises:
+        UnmodelledError: it does not.
+    """
+    value = int(text, 0)
+    if not least <= value <= most:
+        raise UnmodelledError(f"{text}, where {least} to {most} are expected")
+    return value
 
 
 def constant(text: str, kind: str) -> int:
@@ -73,6 +93,8 @@ def constant(text: str, kind: str) -> int:
         # A literal of 32 bits is the upper half of a double.
         if kind == "F" and not -16 <= number <= 64:
             return (number & 0xFFFFFFFF) << 32
+        if not -(1 << 63) <= number < 1 << 64:
+            raise UnmodelledError(f"operand {text!r}")
         return number & mask
     try:
         value = float(text)

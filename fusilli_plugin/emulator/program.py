@@ -19,7 +19,7 @@ from iree_bridge.compiler import compile_assembly
 from iree_bridge.direct import Copy, Fill, Launch, Place, Recording, UnrecordableError, record
 from iree_bridge.runtime.program import load_module, workspace_size
 
-__all__ = ["CHIPS", "Assembled", "assemble", "emulate", "emulate_counted", "run_code"]
+__all__ = ["CHIPS", "Assembled", "assemble", "check_chip", "emulate", "run_code"]
 
 Array = np.ndarray[Any, Any]
 
@@ -38,11 +38,23 @@ class Assembled:
         vmfb: host program and machine code.
         assembly: the text of the machine code, of all kernels.
         flags: the compiler flags.
+        dispatches: number of kernel launches, if it is known.
     """
 
     vmfb: bytes
     assembly: str
     flags: tuple[str, ...] = ()
+    dispatches: int | None = None
+
+
+def check_chip(target: Target) -> None:
+    """Refuses what has no model.
+
+    Raises:
+        NotSupportedError: the chip has none.
+    """
+    if target.chip not in CHIPS:
+        raise NotSupportedError("", "target", f"'{target}' cannot be emulated, {', '.join(CHIPS)} can")
 
 
 def assemble(graph: Graph, target: Target, options: Options | None = None) -> Assembled:
@@ -52,10 +64,9 @@ def assemble(graph: Graph, target: Target, options: Options | None = None) -> As
         NotSupportedError: the chip has no model, or the emitter declines the graph.
         CompileError: the compiler failed.
     """
-    if target.chip not in CHIPS:
-        raise NotSupportedError("", "target", f"'{target}' cannot be emulated, {', '.join(CHIPS)} can")
+    check_chip(target)
     compiled, text = compile_assembly(graph, target, options)
-    return Assembled(compiled.vmfb, text, compiled.flags)
+    return Assembled(compiled.vmfb, text, compiled.flags, compiled.dispatches)
 
 
 def emulate(
@@ -73,19 +84,6 @@ def emulate(
         UnmodelledError: an instruction, or a command of the host program, that has no model.
         HazardError: the code depends on luck, writes where it must not, or writes to an input.
     """
-    return _emulate(graph, pack, code, machine, wrap=True)[1]
-
-
-def emulate_counted(
-    graph: Graph, pack: Mapping[TensorAttr, Array], code: Assembled, *, offsets_wrap: bool = True
-) -> tuple[Machine, dict[TensorAttr, Array]]:
-    """As ``emulate``, in a new machine, which is returned with what it has counted."""
-    return _emulate(graph, pack, code, None, wrap=offsets_wrap)
-
-
-def _emulate(
-    graph: Graph, pack: Mapping[TensorAttr, Array], code: Assembled, machine: Machine | None, *, wrap: bool
-) -> tuple[Machine, dict[TensorAttr, Array]]:
     arguments = graph.arguments()
     results = {tensor: tensor.empty() for tensor in arguments.outputs}
     for array in results.values():
@@ -93,16 +91,14 @@ def _emulate(
     outputs = [_memory(tensor, array) for tensor, array in results.items()]
     inputs = [_memory(tensor, np.asarray(pack[tensor])).copy() for tensor in arguments.inputs]
     before = [array.copy() for array in inputs]
-    ran = run_code(code, [*outputs, *inputs], machine, offsets_wrap=wrap)
+    run_code(code, [*outputs, *inputs], machine)
     for tensor, was, now in zip(arguments.inputs, before, inputs, strict=True):
         if not np.array_equal(was, now):
             raise HazardError(f"input '{tensor.name}' has been written to")
-    return ran, results
+    return results
 
 
-def run_code(
-    code: Assembled, arguments: Sequence[Array], machine: Machine | None = None, *, offsets_wrap: bool = True
-) -> Machine:
+def run_code(code: Assembled, arguments: Sequence[Array], machine: Machine | None = None) -> Machine:
     """Runs a program's commands on the arguments of its entry, arrays of bytes, some of which it writes.
 
     Returns:
@@ -113,10 +109,9 @@ def run_code(
         recording = record(code.vmfb, [array.nbytes for array in arguments], workspace)
     except UnrecordableError as error:
         raise UnmodelledError(f"the host program: {error}") from error
-    if machine is None:
-        sizes = [*(array.nbytes for array in arguments), workspace, *recording.temporaries]
-        machine = Machine(Memory(sum(sizes) + (len(sizes) + 4 * len(recording.commands)) * _MARGIN + _MARGIN))
-        machine.memory.offsets_wrap = offsets_wrap
+    machine = machine or Machine(Memory(0))
+    sizes = [*(array.nbytes for array in arguments), workspace, *recording.temporaries]
+    machine.memory.reserve(sum(sizes) + (len(sizes) + 4 * len(recording.commands)) * _MARGIN + _MARGIN)
     chip = _CHIP.search(code.assembly)
     machine.chip = chip[1] if chip else machine.chip
     memory = machine.memory

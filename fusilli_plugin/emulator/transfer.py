@@ -9,7 +9,7 @@ from fusilli_plugin.emulator.assembly import Instruction, UnmodelledError
 from fusilli_plugin.emulator.layout import Decoded, Flag, Kind, Operand
 from fusilli_plugin.emulator.library import Core
 from fusilli_plugin.emulator.moves import swizzled_lanes
-from fusilli_plugin.emulator.operands import nothing, register, scalar_operand
+from fusilli_plugin.emulator.operands import nothing, register, scalar_operand, within
 
 __all__ = ["decode_transfer"]
 
@@ -91,7 +91,10 @@ def _scalars(text: str, words: int) -> Operand:
 
 
 def _offset(instruction: Instruction) -> int:
-    return int(instruction.modifiers.get("offset", "0"), 0)
+    """The immediate offset; its field has 16 bits for LDS, 12 for buffers, 13 with a sign elsewhere."""
+    name = instruction.opcode
+    least, most = (0, 65535) if name.startswith("ds_") else (0, 4095) if name.startswith("buffer_") else (-4096, 4095)
+    return within(instruction.modifiers.get("offset", "0"), least, most)
 
 
 def _far(match: re.Match[str], instruction: Instruction, decoded: Decoded, core: Core) -> None:
@@ -150,7 +153,8 @@ def _local(match: re.Match[str], instruction: Instruction, decoded: Decoded, cor
     size, two, read = _SIZES[match[4]], match[2] == "2", match[1] == "read"
     unit = size * (64 if match[3] else 1) if two else 1
     names = ("offset0", "offset1") if two else ("offset",)
-    offsets = [int(instruction.modifiers.get(name, "0"), 0) * unit for name in names]
+    most = 255 if two else 65535
+    offsets = [within(instruction.modifiers.get(name, "0"), 0, most) * unit for name in names]
     decoded.handler = core.handlers["local"]
     decoded.numbers[:4] = [size, offsets[0], int(read), offsets[-1]]
     decoded.flags |= Flag.TWICE if two else 0
@@ -225,7 +229,8 @@ def _far_atomic(match: re.Match[str], instruction: Instruction, decoded: Decoded
         _put(decoded, [_address(address, wide_address), _scalars(base, 2), nothing(), _vector(data, words)])
     if returns:
         decoded.flags |= Flag.RETURNS
-        place = register(result)
-        first = place.first if place else 0
+        returned = _vector(result)
+        if returned.words not in (size // 4, words):
+            raise UnmodelledError(f"result {result}")
         decoded.results = 1
-        decoded.result[0] = Operand(kind=Kind.VECTOR, words=size // 4, select=6, index=first)
+        decoded.result[0] = Operand(kind=Kind.VECTOR, words=size // 4, select=6, index=returned.index)

@@ -176,6 +176,10 @@ static const struct { const char *name, *signature; scalar_function function; } 
 };
 
 #define COUNT(table) (int)(sizeof table / sizeof *table)
+#ifndef EMULATOR_VERSION
+#define EMULATOR_VERSION ""
+#endif
+const char *emulator_version(void) { return EMULATOR_VERSION; }  // a hash of the sources
 int emulator_vectors(void) { return COUNT(vector_table); }
 int emulator_scalars(void) { return COUNT(scalar_table); }
 const char *emulator_vector(int n, const char **signature) { return *signature = vector_table[n].signature, vector_table[n].name; }
@@ -337,7 +341,7 @@ static void put(wave *w, const instruction *n, char kind, lanes64 *d, uint64_t m
     uint32_t words[2][LANES];
     for (int l = 0; l < LANES; l++) words[0][l] = (uint32_t)d->U[l], words[1][l] = (uint32_t)(d->U[l] >> 32);
     put_words(w, index, words[0], mask);
-    put_words(w, index + 1, words[1], mask);
+    put_words(w, (index + 1) & (VECTORS - 1), words[1], mask);
     return;
   }
   int narrow = kind == 'h' || kind == 'w' || kind == 's';

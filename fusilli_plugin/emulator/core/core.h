@@ -55,5 +55,6 @@ typedef struct {
   uint32_t message_size;
 } kernel;
 
-enum { READ_OUTSIDE, WRAPPED, ACROSS_END, BEYOND_END, PRIVATE_OUTSIDE, EVENTS };
+// What is counted; and, counted from one, the first instruction that read outside.
+enum { READ_OUTSIDE, WRAPPED, ACROSS_END, BEYOND_END, PRIVATE_OUTSIDE, FIRST_OUTSIDE, EVENTS };
 enum { RIGHT, HAZARD, UNMODELLED };

@@ -68,15 +68,17 @@ static inline float small_to_float(uint32_t v, int e, int m, int fnuz) {
   return sign ? -x : x;
 }
 
-// Saturates to the largest finite value, as the conversions of gfx942 and gfx950 do with the default mode.
+// What is too large becomes NaN, or an infinity where the format has one: so conversions are while the mode's FP16_OVFL
+// is 0, which a launch makes sure of.
 static inline uint32_t float_to_small(float x, int e, int m, int fnuz) {
   int bias = (1 << (e - 1)) - 1 + (fnuz ? 1 : 0);
   uint32_t sign = bits_of(x) >> 31, top = sign << (e + m);
   if (isnan(x)) return fnuz ? 1u << (e + m) : top | ((1u << (e + m)) - 1);
   uint32_t largest = fnuz ? (1u << (e + m)) - 1 : (e == 5 ? (30u << m | ((1u << m) - 1)) : (1u << (e + m)) - 2);
   float a = fabsf(x);
-  if (isinf(x) && !fnuz && e == 5) return top | 31u << m;
-  if (a >= small_to_float(largest, e, m, fnuz)) return top | largest;
+  uint32_t beyond = fnuz ? 1u << (e + m) : e == 5 ? top | 31u << m : top | ((1u << (e + m)) - 1);
+  if (isinf(x)) return beyond;
+  if (a == 0) return fnuz ? 0 : top;
   int exponent;
   frexpf(a, &exponent);
   int unit = exponent - 1 < 1 - bias ? 1 - bias - m : exponent - 1 - m;
@@ -85,7 +87,7 @@ static inline uint32_t float_to_small(float x, int e, int m, int fnuz) {
   uint32_t code;
   if (exponent - 1 < 1 - bias) code = whole;
   else code = (uint32_t)(exponent - 1 + bias) * (1u << m) + (whole - (1u << m));
-  if (code > largest) code = largest;
+  if (code > largest) return beyond;
   if (fnuz && !code) top = 0;
   return top | code;
 }
@@ -238,5 +240,7 @@ static inline double div_fixup(double quotient, double below, double above, int 
   if (isinf(below) || above == 0) return sign * 0.0;
   if (gap < least) return sign * 0.0;
   if (gap > most) return sign * INFINITY;
+  // A quotient that overflowed before it was scaled back is NaN here (infinity minus infinity): hardware overflows.
+  if (isnan(quotient)) return sign * INFINITY;
   return copysign(quotient, sign);
 }

@@ -20,7 +20,7 @@ static void read_far(context *c, uint64_t address, uint32_t size, uint8_t *to) {
   for (uint32_t i = 0; i < size; i++) {
     int held = place + i < m->size && m->owned[place + i];
     to[i] = held ? m->bytes[place + i] : 0xff;
-    c->k->events[READ_OUTSIDE] += !held;
+    if (!held && !c->k->events[READ_OUTSIDE]++) c->k->events[FIRST_OUTSIDE] = (uint64_t)(c->at - c->k->code) + 1;
   }
 }
 
@@ -430,6 +430,7 @@ static int far_atomic(context *c, const instruction *n, int is_buffer) {
   wave *w = c->w;
   uint32_t rooms[2][LANES], low[LANES] = {0}, high[LANES], size = (uint32_t)n->numbers[0];
   int wide = !is_buffer && n->source[1].kind == NOTHING;
+  UNMODELLED_IF(is_buffer && (w->s[n->source[1].index + 1] >> 16), "atomics of a buffer with a stride or swizzle");
   if (n->source[0].kind == VECTOR) memcpy(low, words_of(w, n, &n->source[0], 0, 0, rooms[0]), sizeof low);
   if (wide) memcpy(high, words_of(w, n, &n->source[0], 0, 1, rooms[1]), sizeof high);
   for (int l = 0; l < LANES; l++) {
@@ -437,7 +438,10 @@ static int far_atomic(context *c, const instruction *n, int is_buffer) {
     access where = {0, 0, size};
     if (is_buffer) buffer_access(c, n, n->flags & OFFSET_ENABLED ? low : 0, l, size, &where);
     else where.address = (wide ? low[l] | (uint64_t)high[l] << 32 : pair(w, &n->source[1]) + low[l]) + (uint64_t)(int64_t)n->numbers[1];
-    if (where.last < size) continue;
+    if (where.last < size) {
+      for (uint32_t word = 0; n->flags & RETURNS && word < size / 4; word++) w->v[n->result[0].index + word][l] = 0;
+      continue;
+    }
     uint64_t old = 0, x = taken(w, &n->source[3], 0, l, size);
     uint64_t compared = n->numbers[2] == A_CMPSWAP ? taken(w, &n->source[3], size / 4, l, size) : 0;
     read_far(c, where.address, size, (uint8_t *)&old);
