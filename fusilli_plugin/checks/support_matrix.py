@@ -27,8 +27,8 @@ _PAGE = """# What is served
 
 Written by `make test-full` from `docs/support.json`; the cases are those of `tests/cases`. A case is *right* if every
 element of its results is within its tolerance of the float64 reference: `cpu` ran it here, and for AMD chips the
-compiler's machine code was executed in the emulator (`docs/emulator.md`), with NaN in all memory that nobody has written,
-and nothing read outside the buffers. No case has run on AMD hardware.
+compiler's machine code was executed in the emulator (`docs/emulator.md`), with NaN in all memory that nobody has
+written, and nothing read outside the buffers. No case has run on AMD hardware.
 
 ## By operation and data type
 
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the tables from the file.
 
     Returns:
-        Exit code: 1 with ``--check`` if the README or the page shows another table, or if a file is not what it should be.
+        Exit code: 1 with ``--check`` if the tables are other ones, or if a file is not what it should be.
     """
     parser = argparse.ArgumentParser(prog="support_matrix", description="Write the tables of what is served.")
     parser.add_argument("--support", type=Path, default=Path("docs/support.json"), help="default: %(default)s")

@@ -155,7 +155,8 @@ def _convolution(d: _Draw) -> Graph | None:
     g = _graph(io)
     layouts = d.pick((("packed",), ("packed",), ("last",), ("last",), ("packed", "last")))
     attributes: dict[str, Any] = {
-        "pre_padding": tuple(before), "post_padding": tuple(after), "stride": tuple(stride), "dilation": tuple(dilation),
+        "pre_padding": tuple(before), "post_padding": tuple(after),
+        "stride": tuple(stride), "dilation": tuple(dilation),
     }  # fmt: skip
     if direction == "fprop":
         x, weights = _tensor(d, g, "x", x_dims, layouts=layouts), _tensor(d, g, "w", w_dims, layouts=layouts)
