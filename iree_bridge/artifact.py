@@ -291,11 +291,11 @@ def compile_artifact(
     codes: dict[str, TargetCode] = {}
     for target in targets:
         code = compiler.compile_code(graph, target, options)
-        recipe = compiler.recipe_for(graph, target, options)
+        recipe = compiler.recipe_for(graph, target, options, form=code.form)
         codes[str(target)] = TargetCode(
             target=target,
             vmfb=code.vmfb,
-            ir=compiler.emit(graph, target, options).ir,
+            ir=compiler.emit(graph, target, options, form=code.form).ir,
             flags=recipe.flags,
             global_flags=recipe.global_flags,
             iree=versions.iree_version(),

@@ -10,11 +10,11 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache as memoize
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from graph_api import CompileError, Graph, GraphError, NotSupportedError
 from iree_bridge import versions
@@ -23,7 +23,7 @@ from iree_bridge.cache import Cache, Code, Refusal, key_of
 from iree_bridge.cpu import host_arch, host_features
 from iree_bridge.options import CompileMode, Options
 from iree_bridge.target import Target
-from iree_bridge.variants import choose
+from iree_bridge.variants import FUSED_PADDING, variants
 
 if TYPE_CHECKING:
     from iree_bridge.pool import Reply
@@ -39,13 +39,16 @@ __all__ = [
     "compile_mlir",
     "cpu_features",
     "emit",
+    "inspect",
     "inspect_ir",
     "lower",
     "recipe_for",
+    "recipes_for",
     "replay",
 ]
 
 _LOG = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 _MESSAGE_LINES: Final = 20
 _LINE_WIDTH: Final = 300
@@ -57,6 +60,8 @@ _MACHINE: Final = re.compile(
     r"|temporarily unavailable|out of memory|Cannot allocate|bad_alloc|No such file|Quota exceeded",
     re.IGNORECASE,
 )
+# Kernels are named after the operations in them, and padding is none of those.
+_LONE_PADDING: Final = re.compile(rb"main\$async_dispatch_\d+\.kd")
 _NODE: Final = re.compile(r'^loc\("([^"]*)"\): ')
 _NOT_TELLING: Final = re.compile(r"^\s*(#\d+ |Stack dump|PLEASE submit|\d+\.\s+Program arguments|\s*$)")
 
@@ -72,6 +77,7 @@ class CompiledCode(NamedTuple):
         from_cache: False if it was compiled by this call.
         dispatches: kernel launches per run, None if the compiler did not say.
         seconds: what its compile took, whenever that was.
+        form: name of the variant that it was emitted and compiled in; empty for MLIR text.
     """
 
     vmfb: bytes
@@ -81,6 +87,7 @@ class CompiledCode(NamedTuple):
     from_cache: bool
     dispatches: int | None
     seconds: float
+    form: str = ""
 
 
 class EmittedIr(NamedTuple):
@@ -97,13 +104,13 @@ class Recipe(NamedTuple):
         target: what for.
         flags: of the compiler's session.
         global_flags: of the compiler's process.
-        spare_flags: session flags of a second attempt, made if the compiler crashes with the first; None: no attempt.
+        form: name of the graph's variant that these are of, which IR is emitted for; empty for MLIR text.
     """
 
     target: Target
     flags: tuple[str, ...]
     global_flags: tuple[str, ...] = ()
-    spare_flags: tuple[str, ...] | None = None
+    form: str = ""
 
 
 class _Job(NamedTuple):
@@ -124,8 +131,8 @@ class _RefusedError(CompileError):
     """The compiler refused its input, and would again."""
 
 
-class _CompilerCrashError(CompileError):
-    """The compiler did not refuse its input, it crashed."""
+class _CompilerLostError(CompileError):
+    """The compiler did not refuse its input: it crashed, or took more time or memory than it may."""
 
 
 def compile_code(
@@ -133,7 +140,8 @@ def compile_code(
 ) -> CompiledCode:
     """The code of a validated graph for ``target``: from the cache, or compiled in a worker.
 
-    That the compiler refuses a graph is in the cache as well: the error then says so, and nothing is compiled.
+    Where the compiler fails on the first of the graph's variants, the next one is taken, and so on. That it refuses all
+    of them is in the cache as well: the error then says so, and nothing is compiled.
     Threads and processes that ask for the same code at the same time share one compile.
 
     Args:
@@ -150,9 +158,10 @@ def compile_code(
     """
     options = options or Options.from_env()
     graph.validate()
-    recipe = recipe_for(graph, target, options)
+    recipes = recipes_for(graph, target, options)
+    recipe = recipes[0]
     store = cache_for(options)
-    graph_key = _graph_key(graph, recipe)
+    graph_key = _graph_key(graph, recipes)
     found = None if refresh else _look_up(store, graph_key, recipe)
     if found is not None:
         return found
@@ -172,7 +181,11 @@ def compile_code(
             if not refresh:
                 _raise_refusal(store, refusal_key, job)
             with _kept_refusal(store, refusal_key):
-                return _compile_ir(_emit(job), job, store, graph_key=graph_key, refresh=refresh)
+                return _first_of(
+                    recipes,
+                    job,
+                    lambda each: _compile_ir(_emit(each), each, store, graph_key=graph_key, refresh=refresh),
+                )
 
     return _flights.share((store.root, graph_key), make)
 
@@ -220,15 +233,33 @@ def compile_mlir(
         return _compile_ir(ir, job, store, refresh=refresh)
 
 
-def emit(graph: Graph, target: Target, options: Options | None = None) -> EmittedIr:
+def emit(graph: Graph, target: Target, options: Options | None = None, *, form: str | None = None) -> EmittedIr:
     """The IR of a graph, emitted in a worker.
+
+    Args:
+        graph: a graph; it is validated if it is not yet.
+        target: what to emit for.
+        options: default: ``Options.from_env()``.
+        form: name of the variant; default: the first of the graph's.
 
     Raises:
         GraphError, NotSupportedError, CompileError: as ``compile_code``.
     """
     options = options or Options.from_env()
     graph.validate()
-    return _emit(_Job(graph.name, recipe_for(graph, target, options), options, graph.to_json()))
+    return _emit(_Job(graph.name, recipe_for(graph, target, options, form=form), options, graph.to_json()))
+
+
+def inspect(graph: Graph, target: Target, options: Options) -> Mapping[str, Any]:
+    """As ``inspect_ir`` of the graph's IR, in the first variant that the compiler can do.
+
+    Raises:
+        GraphError, NotSupportedError, CompileError: as ``compile_code``.
+    """
+    graph.validate()
+    recipes = recipes_for(graph, target, options)
+    job = _Job(graph.name, recipes[0], options, graph.to_json())
+    return _first_of(recipes, job, lambda each: _request_compile(_emit(each), each, inspect=True).header)
 
 
 def inspect_ir(ir: EmittedIr, recipe: Recipe, options: Options, *, name: str = "module") -> Mapping[str, Any]:
@@ -237,7 +268,7 @@ def inspect_ir(ir: EmittedIr, recipe: Recipe, options: Options, *, name: str = "
     Raises:
         CompileError: the compiler failed.
     """
-    return _request_compile(ir, _Job(name, recipe, options), inspect=True)[0].header
+    return _request_compile(ir, _Job(name, recipe, options), inspect=True).header
 
 
 def compile_assembly(graph: Graph, target: Target, options: Options | None = None) -> tuple[CompiledCode, str]:
@@ -248,13 +279,16 @@ def compile_assembly(graph: Graph, target: Target, options: Options | None = Non
     """
     options = options or Options.from_env()
     graph.validate()
-    recipe = recipe_for(graph, target, options)
-    job = _Job(graph.name, recipe, options, graph.to_json())
-    ir = _emit(job)
-    reply, taken = _request_compile(ir, job, inspect=True)
-    size = reply.header["vmfb_size"]
-    code = _code(replace(reply, payload=reply.payload[:size]), taken, _code_key(ir, taken))
-    return code, reply.payload[size:].decode("utf-8", "replace")
+    recipes = recipes_for(graph, target, options)
+
+    def make(job: _Job) -> tuple[CompiledCode, str]:
+        ir = _emit(job)
+        reply = _request_compile(ir, job, inspect=True)
+        size = reply.header["vmfb_size"]
+        code = _code(replace(reply, payload=reply.payload[:size]), job.recipe, _code_key(ir, job.recipe))
+        return code, reply.payload[size:].decode("utf-8", "replace")
+
+    return _first_of(recipes, _Job(graph.name, recipes[0], options, graph.to_json()), make)
 
 
 def lower(text: str, target: Target, phase: str, options: Options | None = None) -> str:
@@ -265,7 +299,7 @@ def lower(text: str, target: Target, phase: str, options: Options | None = None)
     """
     options = options or Options.from_env()
     recipe = Recipe(target, (*target.flags(), *options.extra_flags))
-    reply, _ = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
+    reply = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
     return reply.payload.decode("utf-8", "replace")
 
 
@@ -300,18 +334,21 @@ def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
     recipe = Recipe(failed.target, failed.flags, failed.global_flags)
     job = _Job(failed.name, recipe, options, failed.graph_json)
     ir = _emit(job) if failed.ir is None else EmittedIr(failed.ir, failed.ir)
-    return _code(*_request_compile(ir, job), _code_key(ir, recipe))
+    return _code(_request_compile(ir, job), recipe, _code_key(ir, recipe))
 
 
-def recipe_for(graph: Graph, target: Target, options: Options) -> Recipe:
-    """The flags that ``graph`` is compiled with on ``target``."""
-    variant = choose(graph, target)
+def recipes_for(graph: Graph, target: Target, options: Options) -> tuple[Recipe, ...]:
+    """How ``graph`` is compiled on ``target``, and how if the compiler fails on that, and so on."""
+    return tuple(
+        Recipe(target, (*target.flags(), *it.flags, *options.extra_flags), it.global_flags, it.name)
+        for it in variants(graph, target)
+    )
 
-    def flags(own: tuple[str, ...]) -> tuple[str, ...]:
-        return (*target.flags(), *own, *options.extra_flags)
 
-    spare = None if variant.spare_flags is None else flags(variant.spare_flags)
-    return Recipe(target, flags(variant.flags), variant.global_flags, spare)
+def recipe_for(graph: Graph, target: Target, options: Options, *, form: str | None = None) -> Recipe:
+    """The recipe of the variant called ``form``, or the first."""
+    recipes = recipes_for(graph, target, options)
+    return recipes[0] if form is None else next(recipe for recipe in recipes if recipe.form == form)
 
 
 def cache_for(options: Options) -> Cache:
@@ -324,13 +361,13 @@ def _cache(root: Path, readonly: tuple[Path, ...], limit: int) -> Cache:
     return Cache(root, readonly=readonly, limit=limit)
 
 
-def _graph_key(graph: Graph, recipe: Recipe) -> str:
+def _graph_key(graph: Graph, recipes: Sequence[Recipe]) -> str:
     parts = {
         "graph": graph.canonical_json(),
         "emitter": versions.emitter_version(),
-        "variant": choose(graph, recipe.target).name,
+        "variants": "\0".join("\0".join((it.form, *it.flags, *it.global_flags, "")) for it in recipes),
     }
-    return key_of("graph", parts | _common_parts(recipe))
+    return key_of("graph", parts | _common_parts(recipes[0]))
 
 
 def _code_key(ir: EmittedIr, recipe: Recipe) -> str:
@@ -407,6 +444,7 @@ def _load(store: Cache, code_key: str, recipe: Recipe) -> CompiledCode | None:
         from_cache=True,
         dispatches=dispatches if isinstance(dispatches, int) else None,
         seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        form=str(code.facts.get("form", recipe.form)),
     )
 
 
@@ -420,7 +458,9 @@ def _refuse(what: str, target: Target, level: str, key: str, options: Options) -
 def _emit(job: _Job) -> EmittedIr:
     assert job.graph_json is not None
     target = asdict(job.recipe.target)
-    reply = _ask(job, {"op": "emit", "target": target}, job.graph_json.encode(errors="backslashreplace"))
+    reply = _ask(
+        job, {"op": "emit", "target": target, "form": job.recipe.form}, job.graph_json.encode(errors="backslashreplace")
+    )
     if not reply.header["ok"]:
         _raise_own(reply)
         _fail(job, f"emitting its IR failed: {reply.header['message']}", reply, None)
@@ -454,8 +494,9 @@ def _compile_ir(
             found = look()
             if found is not None:
                 return found
-            code = _code(*_request_compile(ir, job), key)
+            code = _code(_request_compile(ir, job), recipe, key)
             facts = {"dispatches": code.dispatches, "seconds": code.seconds, "target": str(code.target)}
+            facts["form"] = code.form
             store.store(key, Code(code.vmfb, facts | {"flags": code.flags, "name": job.name}), graph_key=graph_key)
             return code
 
@@ -468,35 +509,40 @@ def _compile_ir(
 def _code(reply: Reply, recipe: Recipe, key: str) -> CompiledCode:
     header = reply.header
     flags = (*recipe.flags, *recipe.global_flags)
-    return CompiledCode(reply.payload, recipe.target, flags, key, False, header["dispatches"], header["seconds"])
+    seconds = header["seconds"]
+    return CompiledCode(reply.payload, recipe.target, flags, key, False, header["dispatches"], seconds, recipe.form)
 
 
-def _request_compile(
-    ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: str | None = None
-) -> tuple[Reply, Recipe]:
-    """Have ``ir`` compiled; the reply, and the recipe that it took.
+def _first_of(recipes: Sequence[Recipe], job: _Job, make: Callable[[_Job], _Result]) -> _Result:
+    """What ``make`` makes of the job in the first of ``recipes`` that the compiler can do.
+
+    Raises:
+        CompileError: it failed on all of them; what it said of the first, with the names of the others.
+    """
+    failures: list[CompileError] = []
+    for recipe, following in zip(recipes, [*(each.form for each in recipes[1:]), ""], strict=True):
+        try:
+            return make(job._replace(recipe=recipe))
+        except (_RefusedError, _CompilerLostError) as error:
+            failures.append(error)
+            if following:
+                said = " ".join(str(error).splitlines()[:2])
+                _LOG.info("form '%s' of %s fails, '%s' is tried: %s", recipe.form, job.what, following, said)
+    first = failures[0]
+    if len(failures) == 1:
+        raise first
+    tried = ", ".join(f"'{recipe.form}'" for recipe in recipes[1:])
+    # It is kept as a refusal only if nothing was a crash, which another time there may be none of.
+    kind = _RefusedError if all(isinstance(error, _RefusedError) for error in failures) else CompileError
+    raise kind(f"{first}\nnor in the other forms that are right for it: {tried}", first.reproducer) from failures[-1]
+
+
+def _request_compile(ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: str | None = None) -> Reply:
+    """Have ``ir`` compiled.
 
     Raises:
         CompileError: that failed; with the messages of the located IR.
     """
-    recipe = job.recipe
-    try:
-        return _request_once(ir, job, inspect=inspect, phase=phase), recipe
-    except _CompilerCrashError as crash:
-        if recipe.spare_flags is None:
-            raise
-        own = [flag for flag in recipe.flags if flag not in recipe.spare_flags]
-        other = [flag for flag in recipe.spare_flags if flag not in recipe.flags]
-        _LOG.warning("%s\ncompiling again without %s and with %s", crash, own or "any flag", other or "no other")
-        spare = recipe._replace(flags=recipe.spare_flags, spare_flags=None)
-        try:
-            return _request_once(ir, job._replace(recipe=spare), inspect=inspect, phase=phase), spare
-        except _RefusedError as refused:
-            # Only after a crash, which another time there may be none of.
-            raise CompileError(str(refused), refused.reproducer) from crash
-
-
-def _request_once(ir: EmittedIr, job: _Job, *, inspect: bool, phase: str | None) -> Reply:
     _LOG.info("compiling '%s' for %s", job.name, job.recipe.target)
     header = {"op": "compile", "inspect": inspect, "phase": phase}
     reply = _ask_compile(job, header, ir.ir, ir)
@@ -507,6 +553,13 @@ def _request_once(ir: EmittedIr, job: _Job, *, inspect: bool, phase: str | None)
     if not reply.header["ok"]:
         _fail(job, reply.header["message"], reply, ir)
     complaints = [line for line in reply.stderr.splitlines() if _COMPLAINT.search(line)]
+    if split := reply.header["split_barriers"]:
+        problem = f"not all waves reach a barrier of {', '.join(split)}, which gives wrong results"
+        _report(job, problem, [], reply.stderr, ir, _RefusedError)
+    if FUSED_PADDING in job.recipe.flags and _LONE_PADDING.search(reply.payload):
+        _report(
+            job, "a kernel does nothing but pad, which the compiler makes wrong", [], reply.stderr, ir, _RefusedError
+        )
     if complaints:
         # A faulty pass pipeline, for one, is printed and then left out: the code would not be what was asked for.
         _fail(job, "the compiler reported an error and went on", reply, ir)
@@ -541,7 +594,7 @@ def _ask(
         workers = pool(job.options)
         return workers.request(header, payload, timeout=job.options.timeout, global_flags=global_flags)
     except WorkerError as failure:
-        kind = _CompilerCrashError if failure.kind == "crash" else CompileError
+        kind = CompileError if failure.kind == "start" else _CompilerLostError
         _report(job, str(failure), [], failure.stderr, ir, kind)
 
 

@@ -33,6 +33,7 @@ _AMD_PRODUCTS: Final[dict[str, str]] = {
     "rx9060xt": "gfx1200", "rx9070": "gfx1201", "rx9070xt": "gfx1201", "r9700": "gfx1201",
     "mi455x": "gfx1250",
 }  # fmt: skip
+_AMD_FEATURES: Final = re.compile(r"(sramecc|xnack)[+-](:(sramecc|xnack)[+-])?")
 _CUDA: Final = ("sm_80", "sm_86", "sm_89")
 # An x86-64 processor name that LLVM does not know ends the compiler process, so only known names reach it.
 _X86_CPUS: Final = (
@@ -64,11 +65,8 @@ _GPU_FLAGS: Final = (
     # By default the compiler quietly computes f64 in f32 while the buffers stay f64, which gives garbage.
     "--iree-input-demote-f64-to-f32=false",
 )
-# Padding becomes a part of the convolution's kernel. On AMD chips this makes two kernels one. On CUDA devices, where
-# results can be checked, images of one row and some pools came out wrong with it, so development there does without.
 # --iree-flow-enable-pad-handling is left out everywhere: it changed no AMD kernel seen and made more results wrong on
-# CUDA.
-_AMD_FLAGS: Final = ("--iree-dispatch-creation-enable-fuse-padding-into-linalg-consumer-ops",)
+# CUDA. Padding as a part of the convolution's kernel is a matter of the graph: iree_bridge/variants.py.
 _CPU_FLAGS: Final = (
     "--iree-opt-level=O3",
     # The default of 32 KiB refuses an embedding followed by a layer norm.
@@ -98,6 +96,8 @@ class Target:
     @staticmethod
     def parse(name: str) -> Target:
         """The target called ``name``, e.g. ``gfx942``, ``mi300x``, ``cpu``, ``cpu:x86-64-v3``, ``sm_80``.
+
+        A chip may have the features that ROCm appends to its name, ``gfx942:sramecc+:xnack-``: the code suits each.
 
         Raises:
             NotSupportedError: there is no such target; the message lists those there are.
@@ -145,7 +145,7 @@ class Target:
     def flags(self) -> tuple[str, ...]:
         """The compiler flags of this target, in order."""
         if self.backend == "rocm":
-            return ("--iree-hal-target-backends=rocm", f"--iree-rocm-target={self.arch}", *_GPU_FLAGS, *_AMD_FLAGS)
+            return ("--iree-hal-target-backends=rocm", f"--iree-rocm-target={self.arch}", *_GPU_FLAGS)
         if self.backend == "cuda":
             return ("--iree-hal-target-backends=cuda", f"--iree-cuda-target={self.arch}", *_GPU_FLAGS)
         return ("--iree-hal-target-backends=llvm-cpu", f"--iree-llvmcpu-target-cpu={self.arch}", *_CPU_FLAGS)
@@ -166,6 +166,9 @@ def known_targets() -> tuple[str, ...]:
 def _parse(name: str) -> Target:
     if name in _AMD_CHIPS or name in _AMD_PRODUCTS:
         return Target("rocm", name)
+    chip, _, features = name.partition(":")
+    if chip in _AMD_CHIPS and _AMD_FEATURES.fullmatch(features):
+        return Target("rocm", chip)
     if name in _CUDA:
         return Target("cuda", name)
     if name == "cpu":

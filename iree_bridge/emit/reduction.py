@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from graph_api import ReductionMode
 from graph_api.layout import stride_order
 from graph_api.ops.reduction import ReductionNode
+from iree_bridge.emit import _ordered
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import TORCH_CODE
@@ -37,11 +38,11 @@ def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Se
         case ReductionMode.NORM2:
             return t.unary("sqrt", total(e, t.mul(x, x), axes))
         case ReductionMode.MAX:
-            return _over(e, "aten.amax", x, axes)
+            return _extreme(e, "aten.amax", x, axes)
         case ReductionMode.AMAX:
-            return _over(e, "aten.amax", t.unary("abs", x), axes)
+            return _extreme(e, "aten.amax", t.unary("abs", x), axes)
         case ReductionMode.MIN:
-            return _over(e, "aten.amin", x, axes)
+            return _extreme(e, "aten.amin", x, axes)
         case ReductionMode.MUL:
             return _product(e, x, axes)
         case ReductionMode.MUL_NO_ZEROS:
@@ -58,6 +59,13 @@ def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
     count = math.prod(x.dims[axis] for axis in axes)
     summed = total(e, x, axes)
     return summed if count == 1 else e.op("aten.div.Scalar", summed.dims, x.dtype, summed, float(count))
+
+
+def _extreme(e: Emitter, name: str, x: Value, axes: Sequence[int]) -> Value:
+    if not _ordered.loses_nan(e, x.dtype):
+        return _over(e, name, x, axes)
+    keys = _ordered.encoded(e, x, least=name == "aten.amin")
+    return _ordered.decoded(e, _over(e, name, keys, axes), x.dtype)
 
 
 def _product(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
