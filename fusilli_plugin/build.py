@@ -77,7 +77,12 @@ def compile_core(output: Path = CORE_LIBRARY) -> Path:
     Raises:
         BuildError: there is no C compiler, it fails, or the folder cannot be written.
     """
-    command = [*c_compiler(), *_CORE_FLAGS, f'-DEMULATOR_VERSION="{VERSION_MARK}{core_version()}"', str(_CORE / "core.c")]
+    command = [
+        *c_compiler(),
+        *_CORE_FLAGS,
+        f'-DEMULATOR_VERSION="{VERSION_MARK}{core_version()}"',
+        str(_CORE / "core.c"),
+    ]
     return _compile("the emulator's core", command, ("-lm",), output)
 
 

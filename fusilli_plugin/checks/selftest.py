@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from graph_api import DataType, ExecutionError, Graph, NormFwdPhase, PointwiseMode, numerics
 from fusilli_plugin.emulator import Emulator, Outcome
+from graph_api import DataType, ExecutionError, Graph, NormFwdPhase, PointwiseMode, numerics
 from iree_bridge import build
 
 __all__ = ["GRAPHS", "SMALL", "emulate_all", "quick", "run", "run_all"]

@@ -153,7 +153,11 @@ class _Decoder:
     def _load_scalar(self, words: int, *, buffer: bool) -> None:
         self._known("offset", "glc")
         result, base, offset = self.operands
-        self._handle("buffer_scalar" if buffer else "load_scalar", words, within(self.modifiers.get("offset", "0"), -(1 << 20), (1 << 20) - 1))
+        self._handle(
+            "buffer_scalar" if buffer else "load_scalar",
+            words,
+            within(self.modifiers.get("offset", "0"), -(1 << 20), (1 << 20) - 1),
+        )
         place = register(result)
         if place is None or place.count != words or place.kind != Kind.SCALAR:
             raise UnmodelledError(f"{words} words into {result}")

@@ -80,7 +80,9 @@ def core() -> Core:
     kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = compile_core(kept)
     if not _is_own(made):
-        raise BuildError(f"{kept.parent} belongs to somebody else or can be written by others: nothing is loaded from it")
+        raise BuildError(
+            f"{kept.parent} belongs to somebody else or can be written by others: nothing is loaded from it"
+        )
     return Core(made)
 
 

@@ -63,7 +63,9 @@ def kernel_text(
     )
 
 
-def launch(text: str, buffers: Sequence[Array], *, chip: str = "gfx942", groups: int = 1, wraps: bool = True) -> Machine:
+def launch(
+    text: str, buffers: Sequence[Array], *, chip: str = "gfx942", groups: int = 1, wraps: bool = True
+) -> Machine:
     """Runs a kernel on buffers, which it may change."""
     memory = Memory(1 << 20)
     memory.offsets_wrap = wraps
@@ -77,7 +79,9 @@ def launch(text: str, buffers: Sequence[Array], *, chip: str = "gfx942", groups:
     return machine
 
 
-def compute(body: str, *inputs: Array, results: int = 1, chip: str = "gfx942", lds: int = 0, subnormals: int = 3) -> Array:
+def compute(
+    body: str, *inputs: Array, results: int = 1, chip: str = "gfx942", lds: int = 0, subnormals: int = 3
+) -> Array:
     """What instructions leave in v100 and on, [results, 64] of 32 bits, with the inputs in v2 and on.
 
     s[2:5] and v0, which is four times the lane's number, are taken; each input is 64 values of 32 bits.

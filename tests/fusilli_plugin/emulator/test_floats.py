@@ -221,7 +221,9 @@ def test_halves_are_chosen_and_kept() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_packed_halves_with_signs() -> None:
     a, b, c = halves(1, HALF_EDGES), halves(2, HALF_EDGES[::-1]), halves(3)
-    got = compute("v_pk_fma_f16 v100, v2, v3, v4 op_sel:[1,0,0] op_sel_hi:[0,1,1] neg_lo:[1,0,0] neg_hi:[0,0,1]", a, b, c)
+    got = compute(
+        "v_pk_fma_f16 v100, v2, v3, v4 op_sel:[1,0,0] op_sel_hi:[0,1,1] neg_lo:[1,0,0] neg_hi:[0,0,1]", a, b, c
+    )
     x, y, z = (each.astype(np.float64) for each in (a, b, c))
     low, high = -x[:, 1] * y[:, 0] + z[:, 0], x[:, 0] * y[:, 1] - z[:, 1]
     found = got[0].view(np.float16).reshape(LANES, 2)
@@ -256,7 +258,8 @@ def test_mixed_fma() -> None:
 
 def test_conversions_saturate_and_lose_nan() -> None:
     a = floats(1, (NAN, INF, -INF, 3e9, -3e9, 5e9, -0.5, 2147483647.0, 65535.5, 255.5))
-    body = "v_cvt_i32_f32_e32 v100, v2\nv_cvt_u32_f32_e32 v101, v2\nv_cvt_f32_i32_e32 v102, v2\nv_cvt_f32_ubyte2_e32 v103, v2"
+    names = ("i32_f32", "u32_f32", "f32_i32", "f32_ubyte2")
+    body = "\n".join(f"v_cvt_{name}_e32 v{100 + n}, v2" for n, name in enumerate(names))
     got = compute(body, a, results=4)
     clean = np.nan_to_num(np.trunc(a.astype(np.float64)), nan=0.0, posinf=1e12, neginf=-1e12)
     assert np.array_equal(got[0].view(np.int32), np.clip(clean, -(1 << 31), (1 << 31) - 1).astype(np.int32))
@@ -273,7 +276,14 @@ def _ties(kind: Any) -> Array:
         values = np.sort(np.concatenate([values[::97], values[1::97], values[:40], values[-40:]]))
     middle = (values[1:] + values[:-1]) / 2
     beyond = values[-1] * np.array([1.01, 1.03, 1.0625, 1.07, 2, 1e3], np.float32)
-    all_of = [values, middle, np.nextafter(middle, np.float32(INF)), np.nextafter(middle, np.float32(-INF)), beyond, -beyond]
+    all_of = [
+        values,
+        middle,
+        np.nextafter(middle, np.float32(INF)),
+        np.nextafter(middle, np.float32(-INF)),
+        beyond,
+        -beyond,
+    ]
     found = np.concatenate([*all_of, np.array([INF, -INF, NAN, 0.0, -0.0], np.float32)]).astype(np.float32)
     return np.resize(found, -(-len(found) // LANES) * LANES).reshape(-1, LANES)
 
@@ -335,11 +345,20 @@ def test_every_byte_as_a_small_float(name: str, kind: Any, chip: str) -> None:
     assert_same(np.ascontiguousarray(got[4:]), wanted)
 
 
-@pytest.mark.parametrize(("name", "number"), [("lt", "a < b"), ("nlt", "~(a < b)"), ("o", "o"), ("u", "u"), ("lg", "lg"), ("neq", "a != b")])
+@pytest.mark.parametrize(
+    ("name", "number"), [("lt", "a < b"), ("nlt", "~(a < b)"), ("o", "o"), ("u", "u"), ("lg", "lg"), ("neq", "a != b")]
+)
 def test_comparisons_with_nan(name: str, number: str) -> None:
     a, b = floats(1, EDGES), floats(2, EDGES[::-1])
     unordered = np.isnan(a) | np.isnan(b)
-    known = {"o": ~unordered, "u": unordered, "lg": ~unordered & (a != b), "a < b": a < b, "~(a < b)": ~(a < b), "a != b": a != b}
+    known = {
+        "o": ~unordered,
+        "u": unordered,
+        "lg": ~unordered & (a != b),
+        "a < b": a < b,
+        "~(a < b)": ~(a < b),
+        "a != b": a != b,
+    }
     got = compute(f"v_cmp_{name}_f32_e32 vcc, v2, v3\nv_cndmask_b32_e64 v100, 0, 1, vcc", a, b)[0]
     assert np.array_equal(got.astype(bool), known[number])
 

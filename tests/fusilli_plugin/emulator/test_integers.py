@@ -265,7 +265,10 @@ def test_lanes_are_turned_off_and_on() -> None:
 
 
 def test_a_loop() -> None:
-    got = compute("s_mov_b32 s10, 0\n.LOOP:\ns_add_i32 s10, s10, 3\ns_cmp_lt_i32 s10, 20\ns_cbranch_scc1 .LOOP\nv_mov_b32_e32 v100, s10")
+    got = compute(
+        "s_mov_b32 s10, 0\n.LOOP:\ns_add_i32 s10, s10, 3\ns_cmp_lt_i32 s10, 20\n"
+        "s_cbranch_scc1 .LOOP\nv_mov_b32_e32 v100, s10"
+    )
     assert set(got[0].tolist()) == {21}
 
 
@@ -302,7 +305,9 @@ def test_dpp_does_not_take_from_lanes_that_are_off() -> None:
     a = words(1)
     body = "v_mov_b32_e32 v100, 77\ns_mov_b32 exec_hi, 0\nv_mov_b32_dpp v100, v2 row_mirror row_mask:0xf bank_mask:0xf"
     assert compute(body, a)[0].tolist() == [*a[15::-1], *a[31:15:-1], *[77] * 32]
-    body = "v_mov_b32_e32 v100, 77\ns_mov_b64 exec, 0xff00ff\nv_mov_b32_dpp v100, v2 row_mirror row_mask:0xf bank_mask:0xf"
+    body = (
+        "v_mov_b32_e32 v100, 77\ns_mov_b64 exec, 0xff00ff\nv_mov_b32_dpp v100, v2 row_mirror row_mask:0xf bank_mask:0xf"
+    )
     assert set(compute(body, a)[0].tolist()) == {77}
 
 
@@ -310,7 +315,8 @@ def test_moves_between_lanes() -> None:
     a, b = words(1), words(2)
     body = (
         "v_readlane_b32 s10, v2, 37\nv_mov_b32_e32 v100, s10\nv_mov_b32_e32 v101, v3\nv_writelane_b32 v101, s10, 5\n"
-        "v_readfirstlane_b32 s11, v3\nv_mov_b32_e32 v102, s11\nv_mbcnt_lo_u32_b32 v103, -1, 0\nv_mbcnt_hi_u32_b32 v103, -1, v103\n"
+        "v_readfirstlane_b32 s11, v3\nv_mov_b32_e32 v102, s11\nv_mbcnt_lo_u32_b32 v103, -1, 0\n"
+        "v_mbcnt_hi_u32_b32 v103, -1, v103\n"
         "v_mov_b32_e32 v104, v2\nv_mov_b32_e32 v105, v3\nv_swap_b32 v104, v105"
     )
     got = compute(body, a, b, results=6)

@@ -60,7 +60,9 @@ global_store_dwordx2 v2, v[4:5], s[6:7]
 """
 
 
-def _ranged(size: int, *, base: int = 0, offset: int = 0, extra: str = "0", wraps: bool = True) -> tuple[np.ndarray, Machine]:
+def _ranged(
+    size: int, *, base: int = 0, offset: int = 0, extra: str = "0", wraps: bool = True
+) -> tuple[np.ndarray, Machine]:
     data, out = words(1), np.zeros((LANES, 2), np.uint32)
     text = kernel_text(RANGE.format(size=size, base=base, offset=offset, extra=extra))
     machine = launch(text, [data, out], wraps=wraps)
@@ -101,7 +103,10 @@ def test_reads_outside_all_buffers_are_counted_and_named() -> None:
     assert out[63, 1] == 0xFFFFFFFF
 
 
-PROLOGUE = "s_load_dwordx4 s[2:5], s[0:1], 0x0\nv_and_b32_e32 v0, 0x3ff, v0\nv_lshlrev_b32_e32 v1, 2, v0\ns_waitcnt lgkmcnt(0)\n"
+PROLOGUE = (
+    "s_load_dwordx4 s[2:5], s[0:1], 0x0\nv_and_b32_e32 v0, 0x3ff, v0\nv_lshlrev_b32_e32 v1, 2, v0\n"
+    "s_waitcnt lgkmcnt(0)\n"
+)
 
 
 def test_writes_outside_are_found() -> None:
@@ -115,10 +120,12 @@ def test_writes_outside_are_found() -> None:
         "s_load_dwordx4 s[2:5], s[0:1], 0x0\nv_mov_b32_e32 v1, s2",
         PROLOGUE + "global_load_dword v2, v1, s[2:3]\nv_add_u32_e32 v3, v2, v2",
         PROLOGUE + "global_load_dword v2, v1, s[2:3]\ns_waitcnt lgkmcnt(0)\nv_add_u32_e32 v3, v2, v2",
-        PROLOGUE + "global_load_dword v2, v1, s[2:3]\nglobal_load_dword v3, v1, s[2:3]\ns_waitcnt vmcnt(1)\nv_mov_b32_e32 v4, v3",
+        PROLOGUE + "global_load_dword v2, v1, s[2:3]\nglobal_load_dword v3, v1, s[2:3]\ns_waitcnt vmcnt(1)\n"
+        "v_mov_b32_e32 v4, v3",
         PROLOGUE + "global_load_dword v2, v1, s[2:3]\nglobal_store_dword v1, v2, s[4:5]",
         PROLOGUE + "global_load_dword v2, v1, s[2:3]\nv_mov_b32_e32 v2, 0",
-        PROLOGUE + "global_load_dwordx2 v[2:3], v1, s[2:3] offset:-4\nv_mfma_f32_16x16x16_f16 v[8:11], v[2:3], v[2:3], 0",
+        PROLOGUE
+        + "global_load_dwordx2 v[2:3], v1, s[2:3] offset:-4\nv_mfma_f32_16x16x16_f16 v[8:11], v[2:3], v[2:3], 0",
         PROLOGUE + "ds_read_b32 v2, v1\nv_add_u32_e32 v3, v2, v2",
         PROLOGUE + "ds_bpermute_b32 v2, v1, v0\nv_add_u32_e32 v3, v2, v2",
         # scalar loads come in any order, so that waiting for all but one says nothing
@@ -182,7 +189,15 @@ def test_permutes_and_swizzles() -> None:
     to[index] = LANE
     masked = (LANE & 32) | (~LANE & 8) | 4 | (LANE & 3)
     quads = LANE // 4 * 4 + np.array([3, 1, 1, 0], np.uint32)[LANE % 4]
-    wanted = [a[index], a[to], a[LANE ^ 8], a[masked], a[quads], a[LANE // 8 * 8 + 3], a[LANE // 16 * 16 + 15 - LANE % 16]]
+    wanted = [
+        a[index],
+        a[to],
+        a[LANE ^ 8],
+        a[masked],
+        a[quads],
+        a[LANE // 8 * 8 + 3],
+        a[LANE // 16 * 16 + 15 - LANE % 16],
+    ]
     assert np.array_equal(got, wanted)
 
 
@@ -221,7 +236,10 @@ def test_loads_into_lds_arrive_when_they_are_waited_for() -> None:
 
 
 def test_private_memory() -> None:
-    body = "scratch_store_dword off, v0, off offset:8\nv_mov_b32_e32 v10, 4\nscratch_load_dword v100, v10, off offset:4\ns_waitcnt vmcnt(0)"
+    body = (
+        "scratch_store_dword off, v0, off offset:8\nv_mov_b32_e32 v10, 4\n"
+        "scratch_load_dword v100, v10, off offset:4\ns_waitcnt vmcnt(0)"
+    )
     text = PROLOGUE + body + "\nglobal_store_dword v1, v100, s[4:5]"
     out = words(2)
     launch(kernel_text(text, private=16), [words(1), out])
@@ -230,7 +248,9 @@ def test_private_memory() -> None:
         launch(kernel_text(text.replace("offset:8", "offset:16"), private=16), [words(1), out])
 
 
-TWO_WAVES = PROLOGUE + """
+TWO_WAVES = (
+    PROLOGUE
+    + """
 ds_write_b32 v1, v0
 {first}
 v_xor_b32_e32 v2, 0x100, v1
@@ -240,6 +260,7 @@ s_waitcnt lgkmcnt(0)
 ds_write_b32 v1, v3
 global_store_dword v1, v3, s[4:5]
 """
+)
 BARRIER = "s_waitcnt lgkmcnt(0)\ns_barrier"
 
 
@@ -280,7 +301,8 @@ def test_lds_outside_what_was_asked_for() -> None:
 def test_atomics() -> None:
     a = floats(1)
     body = PROLOGUE + (
-        "v_mov_b32_e32 v2, 0\nv_mov_b32_e32 v3, 1\nglobal_atomic_add v4, v2, v3, s[4:5] sc0\nglobal_load_dword v5, v1, s[2:3]\n"
+        "v_mov_b32_e32 v2, 0\nv_mov_b32_e32 v3, 1\nglobal_atomic_add v4, v2, v3, s[4:5] sc0\n"
+        "global_load_dword v5, v1, s[2:3]\n"
         "s_waitcnt vmcnt(0)\nglobal_atomic_add_f32 v2, v5, s[4:5] offset:4\nv_lshl_add_u32 v1, v4, 2, 8\n"
         "global_store_dword v1, v4, s[4:5]"
     )
@@ -293,8 +315,13 @@ def test_atomics() -> None:
 
 def test_workgroups_are_numbered() -> None:
     body = PROLOGUE + "s_lshl_b32 s10, s2, 2"
-    body = "s_mov_b32 s20, s2\n" + PROLOGUE + (
-        "s_lshl_b32 s21, s20, 8\nv_add_u32_e32 v1, s21, v1\nv_mov_b32_e32 v2, s20\nglobal_store_dword v1, v2, s[4:5]"
+    body = (
+        "s_mov_b32 s20, s2\n"
+        + PROLOGUE
+        + (
+            "s_lshl_b32 s21, s20, 8\nv_add_u32_e32 v1, s21, v1\nv_mov_b32_e32 v2, s20\n"
+            "global_store_dword v1, v2, s[4:5]"
+        )
     )
     out = np.zeros(3 * LANES, np.uint32)
     launch(kernel_text(body), [words(1), out], groups=3)
@@ -307,7 +334,14 @@ def test_code_without_an_end_is_found() -> None:
         launch(text, [words(1), words(2)])
 
 
-@pytest.mark.parametrize("text", ["buffer_load_dword v2, v1, s[8:11], 0 idxen", "buffer_load_format_x v2, v1, s[8:11], 0 offen", "image_load v2, v1, s[8:15]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "buffer_load_dword v2, v1, s[8:11], 0 idxen",
+        "buffer_load_format_x v2, v1, s[8:11], 0 offen",
+        "image_load v2, v1, s[8:15]",
+    ],
+)
 def test_other_accesses_are_named(text: str) -> None:
     with pytest.raises(UnmodelledError) as caught:
         compute(text)
