@@ -40,8 +40,8 @@ class BuildLibraries(build_ext):
         try:
             MAKERS[ext.name](Path(self.get_ext_fullpath(ext.name)))
         except _build.BuildError as error:
-            # A wheel without its libraries is no wheel. In a source tree everything but the plugin and the emulator works
-            # without them.
+            # A wheel without its libraries is no wheel. In a source tree everything but the plugin and the emulator
+            # works without them.
             if getattr(self, "editable_mode", False) or self.inplace:
                 raise CompileError(str(error)) from error
             raise

@@ -58,7 +58,7 @@ def run_case(
     options: Options,
     say: Callable[[str], None] = lambda _: None,
 ) -> FusionResult:
-    """Runs a case on ``device`` or in an emulator, compiles it for ``targets``; no FusilliError leaves this function.
+    """Runs a case on a device or in an emulator, compiles it for ``targets``; no FusilliError leaves this function.
 
     ``say`` is told what is begun, since a compile may take many seconds.
     """

@@ -57,8 +57,8 @@ def check(
     is wrong or a case fails. Case ids are stable.
 
     With --emulate a case also fails if its code reads outside all buffers, depends on luck (a race, a wait that is not
-    there) or has an instruction without a model; the message names the instruction. All cases take an hour or so on two
-    cores, those of one pattern minutes: use --filter.
+    there) or has an instruction without a model; the message names the instruction. There are 120 cases, each with
+    several compiles: use --filter.
 
     \b
     Examples:

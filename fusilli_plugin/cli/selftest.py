@@ -39,9 +39,9 @@ def selftest(ctx: click.Context, device: str | None, emulate: str | None, releas
     Until this has passed on a GPU, with its driver and this compiler, the hipDNN plugin claims only
     graphs that no other provider takes (FUSILLI_CLAIM).
 
-    With --emulate the same graphs, with fewer images, run in an emulator of the chip's code. That says whether the
-    compiler is right, not whether a device is: nothing is remembered. Wrong results, races, missing waits, reads outside
-    all buffers and instructions without a model are failures, and all graphs are tried.
+    With --emulate the same graphs, with fewer images, run in an emulator of the chip's code. That says whether
+    the compiler is right, not whether a device is: nothing is remembered. Wrong results, races, missing waits,
+    reads outside all buffers and instructions without a model are failures, and all graphs are tried.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ from fusilli_plugin.emulator.library import core
 from fusilli_plugin.emulator.machine import HazardError, Machine, Memory
 from fusilli_plugin.emulator.program import Assembled, assemble, check_chip, emulate
 from graph_api import ExecutionError, FusilliError, Graph, NotSupportedError, TensorAttr, numerics
-from iree_bridge import Options, Target
+from iree_bridge import Options, Target, support
 
 __all__ = ["EmulationError", "Emulator", "Outcome", "Verdict"]
 
@@ -150,6 +150,8 @@ class Emulator:
             pack: its inputs; by default those of ``graph.random_inputs(seed=0)``.
             code: its code; by default it is compiled.
         """
+        if code is None and not (answer := support(graph, self.target)).ok:
+            return Outcome(Verdict.DECLINED, answer.reason)
         start = time.perf_counter()
         try:
             pack = graph.random_inputs(seed=0) if pack is None else pack

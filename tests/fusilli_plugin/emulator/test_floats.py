@@ -258,7 +258,8 @@ def test_mixed_fma() -> None:
 
 def test_conversions_saturate_and_lose_nan() -> None:
     a = floats(1, (NAN, INF, -INF, 3e9, -3e9, 5e9, -0.5, 2147483647.0, 65535.5, 255.5))
-    body = "v_cvt_i32_f32_e32 v100, v2\nv_cvt_u32_f32_e32 v101, v2\nv_cvt_f32_i32_e32 v102, v2\nv_cvt_f32_ubyte2_e32 v103, v2"
+    names = ("i32_f32", "u32_f32", "f32_i32", "f32_ubyte2")
+    body = "\n".join(f"v_cvt_{name}_e32 v{100 + n}, v2" for n, name in enumerate(names))
     got = compute(body, a, results=4)
     clean = np.nan_to_num(np.trunc(a.astype(np.float64)), nan=0.0, posinf=1e12, neginf=-1e12)
     assert np.array_equal(got[0].view(np.int32), np.clip(clean, -(1 << 31), (1 << 31) - 1).astype(np.int32))

@@ -266,7 +266,8 @@ def test_lanes_are_turned_off_and_on() -> None:
 
 def test_a_loop() -> None:
     got = compute(
-        "s_mov_b32 s10, 0\n.LOOP:\ns_add_i32 s10, s10, 3\ns_cmp_lt_i32 s10, 20\ns_cbranch_scc1 .LOOP\nv_mov_b32_e32 v100, s10"
+        "s_mov_b32 s10, 0\n.LOOP:\ns_add_i32 s10, s10, 3\ns_cmp_lt_i32 s10, 20\n"
+        "s_cbranch_scc1 .LOOP\nv_mov_b32_e32 v100, s10"
     )
     assert set(got[0].tolist()) == {21}
 
@@ -314,7 +315,8 @@ def test_moves_between_lanes() -> None:
     a, b = words(1), words(2)
     body = (
         "v_readlane_b32 s10, v2, 37\nv_mov_b32_e32 v100, s10\nv_mov_b32_e32 v101, v3\nv_writelane_b32 v101, s10, 5\n"
-        "v_readfirstlane_b32 s11, v3\nv_mov_b32_e32 v102, s11\nv_mbcnt_lo_u32_b32 v103, -1, 0\nv_mbcnt_hi_u32_b32 v103, -1, v103\n"
+        "v_readfirstlane_b32 s11, v3\nv_mov_b32_e32 v102, s11\nv_mbcnt_lo_u32_b32 v103, -1, 0\n"
+        "v_mbcnt_hi_u32_b32 v103, -1, v103\n"
         "v_mov_b32_e32 v104, v2\nv_mov_b32_e32 v105, v3\nv_swap_b32 v104, v105"
     )
     got = compute(body, a, b, results=6)

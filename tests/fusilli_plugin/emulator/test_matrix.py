@@ -65,7 +65,7 @@ def _values(rng: np.random.Generator, kind: Any, shape: tuple[int, ...]) -> Arra
 
 
 def _operand(matrix: Array, blocks: int) -> list[Array]:
-    """[blocks, rows, depth] as registers: lane = row + rows (block + blocks (k // each)), a lane holds `each` k in a row."""
+    """[blocks, rows, depth] as registers: lane row + rows (block + blocks (k // each)) holds `each` k in a row."""
     rows, depth = matrix.shape[1:]
     each = blocks * rows * depth // LANES
     lanes = np.empty((LANES, each), matrix.dtype)

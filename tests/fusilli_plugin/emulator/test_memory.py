@@ -103,7 +103,10 @@ def test_reads_outside_all_buffers_are_counted_and_named() -> None:
     assert out[63, 1] == 0xFFFFFFFF
 
 
-PROLOGUE = "s_load_dwordx4 s[2:5], s[0:1], 0x0\nv_and_b32_e32 v0, 0x3ff, v0\nv_lshlrev_b32_e32 v1, 2, v0\ns_waitcnt lgkmcnt(0)\n"
+PROLOGUE = (
+    "s_load_dwordx4 s[2:5], s[0:1], 0x0\nv_and_b32_e32 v0, 0x3ff, v0\nv_lshlrev_b32_e32 v1, 2, v0\n"
+    "s_waitcnt lgkmcnt(0)\n"
+)
 
 
 def test_writes_outside_are_found() -> None:
@@ -117,8 +120,8 @@ def test_writes_outside_are_found() -> None:
         "s_load_dwordx4 s[2:5], s[0:1], 0x0\nv_mov_b32_e32 v1, s2",
         PROLOGUE + "global_load_dword v2, v1, s[2:3]\nv_add_u32_e32 v3, v2, v2",
         PROLOGUE + "global_load_dword v2, v1, s[2:3]\ns_waitcnt lgkmcnt(0)\nv_add_u32_e32 v3, v2, v2",
-        PROLOGUE
-        + "global_load_dword v2, v1, s[2:3]\nglobal_load_dword v3, v1, s[2:3]\ns_waitcnt vmcnt(1)\nv_mov_b32_e32 v4, v3",
+        PROLOGUE + "global_load_dword v2, v1, s[2:3]\nglobal_load_dword v3, v1, s[2:3]\ns_waitcnt vmcnt(1)\n"
+        "v_mov_b32_e32 v4, v3",
         PROLOGUE + "global_load_dword v2, v1, s[2:3]\nglobal_store_dword v1, v2, s[4:5]",
         PROLOGUE + "global_load_dword v2, v1, s[2:3]\nv_mov_b32_e32 v2, 0",
         PROLOGUE
@@ -233,7 +236,10 @@ def test_loads_into_lds_arrive_when_they_are_waited_for() -> None:
 
 
 def test_private_memory() -> None:
-    body = "scratch_store_dword off, v0, off offset:8\nv_mov_b32_e32 v10, 4\nscratch_load_dword v100, v10, off offset:4\ns_waitcnt vmcnt(0)"
+    body = (
+        "scratch_store_dword off, v0, off offset:8\nv_mov_b32_e32 v10, 4\n"
+        "scratch_load_dword v100, v10, off offset:4\ns_waitcnt vmcnt(0)"
+    )
     text = PROLOGUE + body + "\nglobal_store_dword v1, v100, s[4:5]"
     out = words(2)
     launch(kernel_text(text, private=16), [words(1), out])
@@ -295,7 +301,8 @@ def test_lds_outside_what_was_asked_for() -> None:
 def test_atomics() -> None:
     a = floats(1)
     body = PROLOGUE + (
-        "v_mov_b32_e32 v2, 0\nv_mov_b32_e32 v3, 1\nglobal_atomic_add v4, v2, v3, s[4:5] sc0\nglobal_load_dword v5, v1, s[2:3]\n"
+        "v_mov_b32_e32 v2, 0\nv_mov_b32_e32 v3, 1\nglobal_atomic_add v4, v2, v3, s[4:5] sc0\n"
+        "global_load_dword v5, v1, s[2:3]\n"
         "s_waitcnt vmcnt(0)\nglobal_atomic_add_f32 v2, v5, s[4:5] offset:4\nv_lshl_add_u32 v1, v4, 2, 8\n"
         "global_store_dword v1, v4, s[4:5]"
     )
@@ -312,7 +319,8 @@ def test_workgroups_are_numbered() -> None:
         "s_mov_b32 s20, s2\n"
         + PROLOGUE
         + (
-            "s_lshl_b32 s21, s20, 8\nv_add_u32_e32 v1, s21, v1\nv_mov_b32_e32 v2, s20\nglobal_store_dword v1, v2, s[4:5]"
+            "s_lshl_b32 s21, s20, 8\nv_add_u32_e32 v1, s21, v1\nv_mov_b32_e32 v2, s20\n"
+            "global_store_dword v1, v2, s[4:5]"
         )
     )
     out = np.zeros(3 * LANES, np.uint32)

@@ -1,4 +1,4 @@
-"""Graphs compiled for AMD chips, emulated, and compared with the float64 reference; faults put into their code are found.
+"""Graphs compiled for AMD chips, emulated and compared with the reference; faults put into their code are found.
 
 The sample has one graph for each form that the compiler emits. No GPU is needed.
 """
@@ -101,7 +101,7 @@ def emulator() -> Emulator:
     return Emulator(Target.parse("gfx942"))
 
 
-# Faults of the compiler that the bridge does not avoid yet: variant `ragged` has no buffer instructions and masks no tail.
+# Faults of the compiler that the bridge does not avoid yet: variant `ragged` masks no tail along K.
 _READS_BEHIND = pytest.mark.xfail(raises=AssertionError, reason="variant ragged reads behind its operands")
 _FAULTY = {"1x1 convolution, odd pixels": _READS_BEHIND, "gradient of the filters": _READS_BEHIND}
 
@@ -194,6 +194,12 @@ def test_a_chip_without_a_model_is_refused() -> None:
 
 
 def test_a_declined_graph_and_a_failed_compile_are_told_apart(emulator: Emulator) -> None:
+    g = _graph(DataType.FP8_E4M3)
+    q, k, v = (g.tensor(name, dim=(1, 1, 16, 16)) for name in "qkv")
+    g.sdpa(q, k, v, attn_scale=0.25).o.set_output(True)
+    declined = emulator.examine(g.validate())
+    assert declined.verdict is Verdict.DECLINED
+    assert "FP8_E4M3" in declined.text
     bad = replace(Options.from_env(), extra_flags=("--iree-no-such-flag",))
     outcome = Emulator(Target.parse("gfx942"), bad).examine(_gelu())
     assert outcome.verdict is Verdict.FAILED

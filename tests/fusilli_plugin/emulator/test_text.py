@@ -83,16 +83,18 @@ def test_a_kernel_that_says_too_little_of_itself_or_too_much(old: str, new: str)
 
 _WORDS = [
     "v_add_f32", "v_mov_b32_dpp", "v_mfma_f32_16x16x16_f16", "v_pk_fma_f16", "ds_read2_b32", "global_load_dwordx4",
-    "buffer_load_dword", "s_load_dwordx8", "s_waitcnt", "v_cndmask_b32_e64", "v_cvt_pk_f32_fp8_sdwa", "ds_swizzle_b32",
-    "v_readlane_b32", "scratch_load_dword", "v_div_scale_f32", "global_atomic_cmpswap", "s_bfe_u64", "v_cmp_lt_u16",
-    "v_lshl_add_u64", "v_add_co_u32_e32", "ds_read_b64_tr_b16", "s_set_gpr_idx_on", "v_fma_mix_f32", "v_permlane32_swap_b32",
+    "buffer_load_dword", "s_load_dwordx8", "s_waitcnt", "v_cndmask_b32_e64", "v_cvt_pk_f32_fp8_sdwa",
+    "ds_swizzle_b32", "v_readlane_b32", "scratch_load_dword", "v_div_scale_f32", "global_atomic_cmpswap",
+    "s_bfe_u64", "v_cmp_lt_u16", "v_lshl_add_u64", "v_add_co_u32_e32", "ds_read_b64_tr_b16", "s_set_gpr_idx_on",
+    "v_fma_mix_f32", "v_permlane32_swap_b32",
 ]  # fmt: skip
 _PARTS = [
-    "v0", "v255", "v[2:3]", "v[254:257]", "v[4:1]", "a300", "a[0:3]", "s105", "s[2:5]", "s[100:103]", "vcc", "exec", "off",
-    "-v1", "|v2|", "-|s3|", "1.0", "0x7fffffff", "-99999999999999999999999", "1e400", "neg(", "sext(v1)", "", "]", "offen",
-    "offset:12", "offset:-1", "offset:x", "op_sel:[1,1,1]", "op_sel:[]", "row_shr:17", "row_bcast:7", "quad_perm:[]",
-    "dst_sel:BYTE_9", "cbsz:12", "gpr_idx(SRC0)", "vmcnt(0)", "lds", "clamp", "mul:9", "src0_sel:WORD_1", "scc", "m0",
-    "row_mask:0xf", "offset:swizzle(SWAP,77)", "offset:swizzle(REVERSE,0)", "bitop3:0x300",
+    "v0", "v255", "v[2:3]", "v[254:257]", "v[4:1]", "a300", "a[0:3]", "s105", "s[2:5]", "s[100:103]", "vcc", "exec",
+    "off", "-v1", "|v2|", "-|s3|", "1.0", "0x7fffffff", "-99999999999999999999999", "1e400", "neg(", "sext(v1)", "",
+    "]", "offen", "offset:12", "offset:-1", "offset:x", "op_sel:[1,1,1]", "op_sel:[]", "row_shr:17", "row_bcast:7",
+    "quad_perm:[]", "dst_sel:BYTE_9", "cbsz:12", "gpr_idx(SRC0)", "vmcnt(0)", "lds", "clamp", "mul:9",
+    "src0_sel:WORD_1", "scc", "m0", "row_mask:0xf", "offset:swizzle(SWAP,77)", "offset:swizzle(REVERSE,0)",
+    "bitop3:0x300",
 ]  # fmt: skip
 
 
