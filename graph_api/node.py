@@ -117,6 +117,8 @@ class Node(ABC):
     optional_inputs: ClassVar[tuple[str, ...]] = ()
     output_ports: ClassVar[tuple[str, ...]]
     optional_outputs: ClassVar[tuple[str, ...]] = ()
+    keeps_rank: ClassVar[bool] = True
+    """Whether the results have as many dims as the input with the most."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
-from graph_api.tensor import TensorAttr, int_tuple
+from graph_api.tensor import TensorAttr, flag, int_tuple
 
 __all__ = [
     "AttentionImplementation",
@@ -110,6 +110,8 @@ class SdpaAttributes(Attributes):
     implementation: AttentionImplementation = AttentionImplementation.AUTO
 
     def __post_init__(self) -> None:
+        for field in ("generate_stats", "padding_mask", "causal_mask", "causal_mask_bottom_right", "alibi_mask"):
+            object.__setattr__(self, field, flag(getattr(self, field), f"sdpa: {field}"))
         self._check_numbers()
         for field, kind in (
             ("diagonal_alignment", DiagonalAlignment),
@@ -559,6 +561,9 @@ class SdpaBuilder(GraphBuilder):
             dropout_probability=dropout_probability, max_seq_len_kv=max_seq_len_kv, mma_core_mode=mma_core_mode,
             implementation=implementation,
         )  # fmt: skip
+        for what, others in (("other_inputs", other_inputs), ("other_outputs", other_outputs)):
+            if others is not None and not isinstance(others, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise GraphError(f"sdpa: {what} must be tensors by the names of their ports, got {others!r:.200}")
         inputs = {
             "q": q, "k": k, "v": v, "attn_mask": bias, "scale": tensor_scale, "seq_len_q": seq_len_q,
             "seq_len_kv": seq_len_kv, "sink_token": sink_token, **(other_inputs or {}),
@@ -567,7 +572,7 @@ class SdpaBuilder(GraphBuilder):
         node = self.add_node(
             SdpaNode, inputs, name=name, attributes=attributes, compute_data_type=compute_data_type,
             outputs={port: tensor for port, tensor in written.items() if tensor is not None},
-            optional_outputs=("stats",) if generate_stats else (),
+            optional_outputs=("stats",) if attributes.generate_stats else (),
         )  # fmt: skip
         stats = node.outputs.get("stats")
         if stats is not None:
