@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graph_api import ReductionMode
+from graph_api import DataType, ReductionMode
 from graph_api.layout import stride_order
 from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emitter import Emitter, Value, rule
+from iree_bridge.target import Target
 from iree_bridge.types import TORCH_CODE
 
-__all__ = ["mean", "reduction", "total"]
+__all__ = ["accumulator", "mean", "reduction", "total"]
 
 
 @rule("reduction")
@@ -50,7 +51,22 @@ def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Se
 
 def total(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
     """The sum over ``axes`` in the type of x; they stay as dims of 1."""
-    return _over(e, "aten.sum.dim_IntList", x, axes, TORCH_CODE[x.dtype])
+    kind = accumulator(e.target, x.dtype, math.prod(x.dims[axis] for axis in axes))
+    summed = _over(e, "aten.sum.dim_IntList", e.cast(x, kind), axes, TORCH_CODE[kind])
+    return e.cast(summed, x.dtype)
+
+
+def accumulator(target: Target, dtype: DataType, terms: int) -> DataType:
+    """The type in which a CPU accumulates so many terms of ``dtype``.
+
+    Its loops add one term after the other, and what that rounds away grows with their number. In 64 bits it does not;
+    short sums stay as they are, because twice the bits are half the speed where all lies in the nearest cache. GPUs
+    add in trees.
+    """
+    return DataType.DOUBLE if dtype is DataType.FLOAT and terms >= _LONG and not target.is_gpu else dtype
+
+
+_LONG = 1024
 
 
 def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
@@ -61,9 +77,11 @@ def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
 
 
 def _product(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
+    dtype = x.dtype
+    x = e.cast(x, accumulator(e.target, dtype, math.prod(x.dims[axis] for axis in axes)))
     for axis in axes:
         x = _over(e, "aten.prod.dim_int", x, [axis], TORCH_CODE[x.dtype]) if x.dims[axis] > 1 else x
-    return x
+    return e.cast(x, dtype)
 
 
 def _over(e: Emitter, name: str, x: Value, axes: Sequence[int], *operands: int) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from graph_api._numpy import np
 from graph_api.ops.resample import ResampleAttributes, ResampleFwdNode
 from iree_bridge.emit._linalg import Code, Operand, element_type, generic
 from iree_bridge.emit.conv import cropped
+from iree_bridge.emit.reduction import accumulator
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import builtin_tensor
 
@@ -89,10 +91,10 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
         size=x.dims,
         x=_padded(e, a, order, value, y_dims),
         out=tuple(y_dims[axis] for axis in order),
-        compute=node.compute,
+        compute=node.compute if a.is_max else accumulator(e.target, node.compute, math.prod(a.window)),
     )
     back = [order.index(axis) for axis in range(len(order))]
-    y = e.call(_pool_function(pool), [pool.x], pool.out, node.compute)
+    y = e.call(_pool_function(pool), [pool.x], pool.out, pool.compute)
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
         padded = _padded(e, a, order, value, y_dims)

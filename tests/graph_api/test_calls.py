@@ -187,8 +187,8 @@ def test_a_type_error_within_a_method_is_not_hidden() -> None:
 
 ANYTHING: list[Any] = [
     None, True, -1, 0, 3, 2**70, 1.5, float("nan"), float("inf"), "", "same", b"x", [], (), (1,), (1, 2, 3, 4, 5),
-    [None], {}, object(), np.array([1, 2]), np.float32(2), np.array(1.0), int, lambda: None, ReductionMode.ADD, DataType.HALF,
-    NormFwdPhase.TRAINING,
+    [None], {}, object(), np.array([1, 2]), np.float32(2), np.array(1.0), int, lambda: None, ReductionMode.ADD,
+    DataType.HALF, NormFwdPhase.TRAINING,
 ]  # fmt: skip
 
 
