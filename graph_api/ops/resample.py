@@ -153,7 +153,7 @@ class ResampleFwdNode(Node):
         shift = np.broadcast_to(shift, x.shape)
         if not self.attributes.is_max:
             terms = math.prod(self.attributes.window)
-            total = self._sum(self.gamma(terms) * np.abs(x) + shift) / self._divisor()
+            total = self._sum(self.sum_gamma(terms) * np.abs(x) + shift) / self._divisor()
             return {"y": total + self.accumulation_eps * np.abs(outputs["y"])}
         bound = np.zeros(outputs["y"].shape)
         for moved, _ in self._taps(shift):

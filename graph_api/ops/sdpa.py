@@ -435,9 +435,9 @@ class SdpaNode(Node):
         magnitude = np.abs(np.where(dead, 0.0, softmax.max)) + np.abs(np.log(total))
         bounds = {
             "o": self._output_error(inputs, errors, outputs["o"], softmax, weights, d_scores),
-            "stats": np.where(dead, 0.0, d_sum + self.gamma(terms) + 8.0 * eps * (1.0 + magnitude)),
+            "stats": np.where(dead, 0.0, d_sum + self.sum_gamma(terms) + 8.0 * eps * (1.0 + magnitude)),
             "max": np.where(dead, 0.0, d_max),
-            "sum_exp": softmax.sum * (d_sum + np.expm1(np.minimum(d_max, 50.0)) + self.gamma(terms)),
+            "sum_exp": softmax.sum * (d_sum + np.expm1(np.minimum(d_max, 50.0)) + self.sum_gamma(terms)),
         }
         return {port: bounds[port] for port in self.outputs}
 

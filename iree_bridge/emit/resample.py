@@ -11,7 +11,6 @@ from graph_api._numpy import np
 from graph_api.ops.resample import ResampleAttributes, ResampleFwdNode
 from iree_bridge.emit._linalg import Code, Operand, element_type, generic
 from iree_bridge.emit.conv import cropped
-from iree_bridge.emit.reduction import accumulator
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import builtin_tensor
 
@@ -91,7 +90,7 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
         size=x.dims,
         x=_padded(e, a, order, value, y_dims),
         out=tuple(y_dims[axis] for axis in order),
-        compute=node.compute if a.is_max else accumulator(e.target, node.compute, math.prod(a.window)),
+        compute=_sums(e, node),
     )
     back = [order.index(axis) for axis in range(len(order))]
     y = e.call(_pool_function(pool), [pool.x], pool.out, pool.compute)
@@ -99,6 +98,15 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     if "index" in node.outputs:
         padded = _padded(e, a, order, value, y_dims)
         e.write(node, "index", e.permute(_index(e, pool, padded, y), back))
+
+
+def _sums(e: Emitter, node: ResampleFwdNode) -> DataType:
+    """The type of the arithmetic: long averages are summed in 64 bits on a CPU, see ``accumulator``."""
+    long = math.prod(node.attributes.window) >= _LONG and not node.attributes.is_max and not e.target.is_gpu
+    return DataType.DOUBLE if long and node.compute is DataType.FLOAT else node.compute
+
+
+_LONG = 1024
 
 
 def _index(e: Emitter, pool: _Pool, x: Value, y: Value) -> Value:
