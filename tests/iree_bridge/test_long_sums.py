@@ -108,6 +108,39 @@ def test_errors_of_long_sums_are_those_of_a_few_roundings(name: str) -> None:
     assert code.dispatches <= kernels
 
 
+@pytest.mark.parametrize(
+    ("m", "k", "n", "transposed"),
+    [(64, 16384, 64, False), (64, 16384, 64, True), (16, 65536, 16, False), (2, 4096, 40, False)],
+)
+def test_deep_products_are_summed_in_parts(m: int, k: int, n: int, transposed: bool) -> None:
+    g = Graph("deep", io_data_type=F)
+    a, b = g.tensor("a", dim=(m, k)), g.tensor("b", dim=(k, n), stride=(1, k) if transposed else None)
+    c = g.matmul(a, b).set_output()
+    g.validate()
+    rng = np.random.default_rng(1)
+    pack = {tensor: tensor.empty() for tensor in (a, b)}
+    for array in pack.values():
+        array[...] = rng.random(array.shape, dtype=np.float32)
+    out = c.empty()
+    build(g, "cpu").run({**pack, c: out})
+    wanted = g.reference(pack)[c]
+    assert float(np.max(np.abs(out - wanted)) / np.max(wanted)) <= 12 * EPS
+
+
+def test_attention_over_many_keys() -> None:
+    g = Graph("keys", io_data_type=F)
+    q, k, v = (g.tensor(name, dim=(1, 2, rows, 32)) for name, rows in (("q", 16), ("k", 16384), ("v", 16384)))
+    o = g.sdpa(q, k, v).o.set_output()
+    g.validate()
+    rng = np.random.default_rng(2)
+    pack = {tensor: 0.3 * rng.standard_normal(tensor.dims, np.float32) for tensor in (q, k)}
+    pack[v] = rng.random(v.dims, dtype=np.float32)
+    out = o.empty()
+    build(g, "cpu").run({**pack, o: out})
+    wanted = g.reference(pack)[o]
+    assert float(np.max(np.abs(out - wanted)) / np.max(wanted)) <= 12 * EPS
+
+
 @pytest.mark.parametrize("terms", [4096, 18385, 2**18, 2**24])
 def test_the_bound_grows_with_the_logarithm(terms: int) -> None:
     g = Graph("sum", io_data_type=F)
