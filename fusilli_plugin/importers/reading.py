@@ -31,7 +31,7 @@ class Reading(NamedTuple):
         batchnorm_variance: ``inv_variance`` of batchnorm inference is the variance, as AMD's own provider reads it; by
             default it is the inverse standard deviation that its name says.
         attention_scale_one: attention that gives no scale has the scale 1, as in the newest hipDNN and in cuDNN; by
-            default 1/sqrt(head size), as in hipDNN and AMD's providers up to the summer of 2026.
+            default 1/sqrt(head size), as in older hipDNN and in AMD's providers of July 2026.
     """
 
     newest_dtypes: bool = False
