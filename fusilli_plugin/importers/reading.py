@@ -15,6 +15,7 @@ _WORDS = {
     "backward-x-first": "backward pointwise modes take (x, dy)",
     "select-predicate-first": "BINARY_SELECT takes (predicate, value if true, value if false)",
     "batchnorm-variance": "inv_variance of batchnorm inference is a variance, with an epsilon of 1e-5",
+    "attention-scale-one": "attention without a scale is not scaled; otherwise its scale is 1/sqrt(head size)",
 }
 
 
@@ -29,12 +30,15 @@ class Reading(NamedTuple):
         select_predicate_first: BINARY_SELECT takes (predicate, a, b) as ``where`` does; by default (a, b, predicate).
         batchnorm_variance: ``inv_variance`` of batchnorm inference is the variance, as AMD's own provider reads it; by
             default it is the inverse standard deviation that its name says.
+        attention_scale_one: attention that gives no scale has the scale 1, as in the newest hipDNN and in cuDNN; by
+            default 1/sqrt(head size), as in older hipDNN and in AMD's providers of July 2026.
     """
 
     newest_dtypes: bool = False
     backward_x_first: bool = False
     select_predicate_first: bool = False
     batchnorm_variance: bool = False
+    attention_scale_one: bool = False
 
     @classmethod
     def parse(cls, words: Iterable[str]) -> Reading:

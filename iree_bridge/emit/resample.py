@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -92,18 +93,26 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
         size=x.dims,
         x=_padded(e, a, order, value, y_dims),
         out=tuple(y_dims[axis] for axis in order),
-        compute=node.compute,
+        compute=_sums(e, node),
         by_keys=a.is_max and _ordered.loses_nan(e, node.compute),
     )
     back = [order.index(axis) for axis in range(len(order))]
-    y = e.call(
-        _pool_function(pool), [pool.x], pool.out, _ordered.key_kind(node.compute) if pool.by_keys else node.compute
-    )
+    result = _ordered.key_kind(node.compute) if pool.by_keys else pool.compute
+    y = e.call(_pool_function(pool), [pool.x], pool.out, result)
     y = _ordered.decoded(e, y, node.compute) if pool.by_keys else y
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
         padded = _padded(e, a, order, value, y_dims)
         e.write(node, "index", e.permute(_index(e, pool, padded, y), back))
+
+
+def _sums(e: Emitter, node: ResampleFwdNode) -> DataType:
+    """The type of the arithmetic: long averages are summed in 64 bits on a CPU, see ``accumulator``."""
+    long = math.prod(node.attributes.window) >= _LONG and not node.attributes.is_max and not e.target.is_gpu
+    return DataType.DOUBLE if long and node.compute is DataType.FLOAT else node.compute
+
+
+_LONG = 1024
 
 
 def _index(e: Emitter, pool: _Pool, x: Value, y: Value) -> Value:
