@@ -187,10 +187,11 @@ def unknown_type(graph: Graph, output: str) -> ModelError:
         if operand in graph.inputs:
             return control_input(node, operand or "")
         if any(True for _ in subgraphs(node)):
-            return ModelError(node.name, "control-flow", f"{node.op_type} makes {output!r} and cannot be unrolled here")
+            reason = f"{node.op_type} makes {output!r} and cannot be unrolled here"
+            return UnsupportedNodeError(node.name, "control-flow", reason)
         if node.domain:
             reason = f"{node.domain}.{node.op_type} is not known here, so neither are the dims of {output!r}"
-            return ModelError(node.name, "static-dims", reason)
+            return UnsupportedNodeError(node.name, "static-dims", reason)
         what = f"{operand!r}, which a run computes, decides" if operand else "values that only a run knows decide"
         return ModelError(node.name, "static-dims", f"{node.op_type}: {what} the dims of its result, so of {output!r}")
     return ModelError(output, "static-dims", "the type of this result is not known before a run")

@@ -25,7 +25,8 @@ from hipdnn_backend.offload.frontend.opsets import convert, inline_functions
 from hipdnn_backend.offload.frontend.outside import FRONT_END, Reasons, set_outside
 from hipdnn_backend.offload.frontend.reading import read
 from hipdnn_backend.offload.frontend.rewriting import apply_rules
-from hipdnn_backend.offload.frontend.shapes import check, infer
+from hipdnn_backend.offload.frontend.shapes import check
+from hipdnn_backend.offload.frontend.untold import infer_all
 from hipdnn_backend.offload.frontend.weights import lifted, needs_constant
 
 __all__ = ["declared_arguments", "load", "prepare", "simplify"]
@@ -203,9 +204,9 @@ def simplify(graph: Graph, left: Collection[str] = ()) -> None:
     """
     for _ in range(_ROUNDS):
         try:
-            infer(graph)
+            infer_all(graph)
         except ModelError:  # it may be about dims that are unknown until what they are computed from is folded
-            infer(graph, strict=False)
+            infer_all(graph, strict=False)
             if not fold(graph):
                 raise
             continue
