@@ -234,6 +234,7 @@ def _to_imported(graph: Graph, left: Mapping[str, Reasons], context: Any) -> Imp
         outputs=tuple(_info(graph, output.value, output.name) for output in graph.outputs),
         opaque=opaque,
         sources=graph.sources,
+        whole={name: name for name in graph.whole & live},
         absorbed={name: at for name, at in graph.absorbed.items() if name not in live},
     )
 

@@ -72,9 +72,7 @@ def _by_rule(graph: Graph, node: onnx.NodeProto) -> Sequence[TensorType | None]:
         return ()
     shapes = rule(type_.static, attributes(node))
     known = [graph.type(name) for name in node.output]
-    return [
-        None if each is None else TensorType(each.element, dims) for each, dims in zip(known, shapes, strict=False)
-    ]
+    return [None if each is None else TensorType(each.element, dims) for each, dims in zip(known, shapes, strict=False)]
 
 
 # ---- loops

@@ -11,7 +11,7 @@ import onnx
 from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
-__all__: list[str] = []
+__all__ = ["exact_type"]
 
 _FLOAT = onnx.TensorProto.FLOAT
 _INTEGERS = (np.int8, np.uint8, np.int16, np.uint16)
@@ -101,7 +101,7 @@ def _convolution(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     if any(len(b.dims(name) or ()) > 1 for name in (w_scale, w_zero)):
         raise _unknown_form(b, result.dtype)
-    element = _exact(math.prod(filters[1:]))
+    element = exact_type(math.prod(filters[1:]))
     rank = len(filters)
     w_zero_wide, w_factor = (
         _per_axis(b, name, rank, axis) if (b.dims(name) or ()) not in ((), (1,)) else _scalar(b, name)
@@ -127,7 +127,7 @@ def _product(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     columns = [_scalar(b, name) for name in (w_scale, w_zero)]
     y_rows = [_per_row(b, name) for name in (y_scale, y_zero)]
     a_factor, w_factor, y_factor = (b.op("Cast", each, to=_FLOAT) for each in (rows[0], columns[0], y_rows[0]))
-    element = _exact(left[-1])
+    element = exact_type(left[-1])
     product = b.op("MatMul", _centred(b, a, rows[1], element), _centred(b, w, columns[1], element))
     factor = b.op("Div", b.op("Mul", a_factor, w_factor), y_factor)
     scaled = b.op("Mul", b.op("Cast", product, to=_FLOAT), factor)
@@ -140,7 +140,7 @@ def _per_row(b: Builder, name: str) -> str:
     return b.op("Unsqueeze", name, b.constant([1])) if len(dims) == 1 and dims != (1,) else _scalar(b, name)
 
 
-def _exact(terms: int) -> int:
+def exact_type(terms: int) -> int:
     """The float type in which sums of so many products of 8-bit numbers are exact."""
     return _FLOAT if terms * 255 * 255 < 1 << 24 else onnx.TensorProto.DOUBLE
 
@@ -152,24 +152,3 @@ def _scalar(b: Builder, name: str) -> str:
 
 def _centred(b: Builder, x: str, zero: str, element: int) -> str:
     return b.op("Sub", b.op("Cast", x, to=element), b.op("Cast", zero, to=element))
-
-
-@rewrites("DynamicQuantizeLSTM", domain="com.microsoft")
-def _lstm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """An LSTM with its weights dequantised: ``W [D, I, 4H]`` and ``R [D, H, 4H]``, the transposes of ONNX's."""
-    weights = []
-    for name, scale, zero in ((node.input[1], b.input(8), b.input(9)), (node.input[2], b.input(10), b.input(11))):
-        kind = b.type(scale)
-        if kind is None:
-            return None
-        scales, zeros = (_per_direction(b, each) for each in (scale, zero))
-        plain = b.op("Mul", _centred(b, name, zeros, kind.element), scales)
-        weights.append(b.op("Transpose", plain, perm=[0, 2, 1]))
-    operands = [node.input[0], *weights, *(b.input(i) for i in range(3, 8))]
-    return b.ops("LSTM", operands, 3, **b.given)
-
-
-def _per_direction(b: Builder, name: str) -> str:
-    """``[D]`` or ``[D, 4H]`` → ``[D, 1, 1]`` or ``[D, 1, 4H]``."""
-    dims = b.dims(name) or ()
-    return b.op("Reshape", name, b.constant([dims[0], 1, dims[1] if len(dims) == 2 else 1])) if dims else name
