@@ -28,10 +28,13 @@ from hipdnn_backend.offload.frontend.rewriting import apply_rules
 from hipdnn_backend.offload.frontend.shapes import check
 from hipdnn_backend.offload.frontend.untold import infer_all
 from hipdnn_backend.offload.frontend.weights import lifted, needs_constant
+from hipdnn_backend.offload.frontend.words import check_words
 
 __all__ = ["declared_arguments", "load", "prepare", "simplify"]
 
 _CONTEXT = ("com.microsoft", "EPContext")
+_WRONG_BODY = {"MeanVarianceNormalization"}
+"""Its body has the ReduceMean of older opsets, and constants of single precision."""
 _ROUNDS = 64
 """More rounds than any chain of rewrites needs: a rule that undoes another would not end."""
 
@@ -157,6 +160,7 @@ def _prepared(
     _note_sources(graph)
     graph = inline_functions(graph, model.functions)
     check(graph)
+    check_words(graph)
     bind_inputs(graph, inputs)
     bind_dims(graph, dims)
     graph = convert(graph)
@@ -205,14 +209,19 @@ def simplify(graph: Graph, left: Collection[str] = ()) -> None:
     for _ in range(_ROUNDS):
         try:
             infer_all(graph)
-        except ModelError:  # it may be about dims that are unknown until what they are computed from is folded
+        except ModelError as error:  # it may be about dims that are unknown until what they are computed from is folded
             infer_all(graph, strict=False)
-            if not fold(graph):
+            if not (fold(graph) or (_is_misjudged(graph, error) and apply_rules(graph, left))):
                 raise
             continue
         if not fold(graph) | apply_rules(graph, left):
             return
     raise ModelError(graph.name, "rewriting", f"rewriting did not end after {_ROUNDS} rounds")
+
+
+def _is_misjudged(graph: Graph, error: ModelError) -> bool:
+    """Whether onnx's inference failed at an operator whose body onnx itself has wrong, and which is rewritten."""
+    return any(node.name == error.node and node.op_type in _WRONG_BODY and not node.domain for node in graph.nodes)
 
 
 def _to_imported(graph: Graph, left: Mapping[str, Reasons], context: Any) -> Imported:

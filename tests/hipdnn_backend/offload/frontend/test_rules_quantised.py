@@ -178,14 +178,15 @@ def _lstm_in_numpy(inputs: dict[str, Any], steps: int, hidden: int, backward: bo
 
 
 def test_dynamically_quantised_lstm_of_large_weights() -> None:
-    """Against numpy: of weights beyond a third of their range, ONNX Runtime saturates sums on processors without VNNI."""
+    """Against numpy: ONNX Runtime saturates sums of larger products on processors without VNNI."""
     random, steps, size, hidden = np.random.default_rng(0), 24, 16, 32
     inputs = {
         "X": (random.standard_normal((steps, 1, size)) * 0.5).astype(np.float32),
         "W": random.integers(-100, 100, (2, size, 4 * hidden)).astype(np.int8),
         "R": random.integers(-100, 100, (2, hidden, 4 * hidden)).astype(np.int8),
         "B": (random.standard_normal((2, 8 * hidden)) * 0.1).astype(np.float32),
-        "lengths": None, "h": None, "c": None, "P": None, "ws": np.full(2, 0.01, np.float32), "wz": np.zeros(2, np.int8),
+        "lengths": None, "h": None, "c": None, "P": None,
+        "ws": np.full(2, 0.01, np.float32), "wz": np.zeros(2, np.int8),
         "rs": np.full(2, 0.01, np.float32), "rz": np.zeros(2, np.int8),
     }  # fmt: skip
     constants = [name for name in inputs if name != "X" and inputs[name] is not None]
