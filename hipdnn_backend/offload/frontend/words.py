@@ -73,7 +73,17 @@ FLAGS = {
 """Attributes of numbers that are 0 or 1."""
 
 _AT_LEAST_ONE = {
-    *("kernel_shape", "strides", "dilations", "group", "blocksize", "num_groups", "hidden_size", "num_outputs"),
+    *(
+        "kernel_shape",
+        "strides",
+        "dilations",
+        "group",
+        "offset_group",
+        "blocksize",
+        "num_groups",
+        "hidden_size",
+        "num_outputs",
+    ),
 }
 """Attributes of numbers, or of lists of them, that are sizes or steps."""
 

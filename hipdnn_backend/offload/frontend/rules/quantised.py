@@ -11,7 +11,7 @@ import onnx
 from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
-__all__ = ["exact_type"]
+__all__ = ["exact_type", "quantised"]
 
 _FLOAT = onnx.TensorProto.FLOAT
 _INTEGERS = (np.int8, np.uint8, np.int16, np.uint16)
@@ -90,6 +90,32 @@ def _saturated(b: Builder, scaled: str, zero: str, dtype: np.dtype, element: int
     limits = np.iinfo(dtype)
     y = b.op("Clip", y, b.constant(limits.min, kind), b.constant(limits.max, kind))
     return b.op("Cast", y, to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
+
+
+@rewrites("DynamicQuantizeLinear")
+def _dynamic(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """To 8 bits over the range of all elements and 0.
+
+    The extremes are reductions that engines take: in one piece with what is around them, GPU compilers fail.
+    """
+    dims = b.dims(node.input[0])
+    if dims is None:
+        return None
+    whole, scale, point = quantised(b, node.input[0], len(dims))
+    bytes_, zero = (b.op("Cast", each, to=onnx.TensorProto.UINT8) for each in (whole, point))
+    return [bytes_, scale, zero]
+
+
+def quantised(b: Builder, x: str, rank: int) -> tuple[str, str, str]:
+    """Whole numbers of 0 to 255 in single precision, their scale and their zero point, as ONNX Runtime chooses them."""
+    zero, most = b.constant(0, np.float32), b.constant(255, np.float32)
+    axes = b.constant(range(rank))
+    low, high = (b.op(how, b.op(f"Reduce{how}", x, axes, keepdims=0), zero) for how in ("Min", "Max"))
+    scale = b.op("Div", b.op("Sub", high, low), most)
+    scale = b.op("Where", b.op("Equal", high, low), b.constant(1, np.float32), scale)
+    point = b.op("Round", b.op("Clip", b.op("Div", b.op("Neg", low), scale), zero, most))
+    whole = b.op("Clip", b.op("Add", b.op("Round", b.op("Div", x, scale)), point), zero, most)
+    return whole, scale, point
 
 
 @rewrites("QLinearConv")

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.offload.frontend.rules.contrib import DOMAIN
-from hipdnn_backend.offload.frontend.rules.quantised import exact_type
-from hipdnn_backend.offload.frontend.rules.recurrent import STEPS, Cell, activations_of, part_of, pick, results_of, run
+from hipdnn_backend.offload.frontend.rules.quantised import exact_type, quantised
+from hipdnn_backend.offload.frontend.rules.recurrent import (
+    STEPS,
+    WRITTEN,
+    Cell,
+    activations_of,
+    part_of,
+    pick,
+    results_of,
+    run,
+)
 
 __all__: list[str] = []
 
@@ -43,7 +51,9 @@ class _Quantised(Cell):
         return _product(self.b, h, self.weights)
 
 
-@rewrites("DynamicQuantizeLSTM", domain=DOMAIN)
+@rewrites(
+    "DynamicQuantizeLSTM", domain=DOMAIN, operands=12, attributes="activations clip direction hidden_size input_forget"
+)
 def _lstm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """``X [T, 1, I]``, ``W [D, I, 4H]``, ``R [D, H, 4H]``; X is quantised as a whole, the state at each step.
 
@@ -61,6 +71,8 @@ def _lstm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         reason = f"{steps} steps of {batch} sequences{given}; up to {STEPS} steps of one are known"
         raise b.unsupported("recurrent", reason)
     activations = activations_of(b, directions)
+    if not set(activations) <= WRITTEN:
+        raise b.unsupported("recurrent", f"activations {activations}")
     b.graph.whole.add(node.name)
     x = b.op("Reshape", node.input[0], b.constant([steps, size]))
     hidden, runs = r_dims[1], []
@@ -95,13 +107,7 @@ def _of_direction(b: Builder, name: str, which: int) -> str:
 
 def _product(b: Builder, x: str, weights: _Weights) -> str:
     """``x [rows, size] @ weights`` with x quantised to 8 bits over all its elements, 0 among them."""
-    zero = b.constant(0, np.float32)
-    ends = [b.op(how, b.op(f"Reduce{how}", x, b.constant([0, 1]), keepdims=0), zero) for how in ("Min", "Max")]
-    scale = b.op("Div", b.op("Sub", ends[1], ends[0]), b.constant(255, np.float32))
-    scale = b.op("Where", b.op("Equal", scale, zero), b.constant(1, np.float32), scale)
-    limits = (zero, b.constant(255, np.float32))
-    point = b.op("Round", b.op("Clip", b.op("Div", b.op("Neg", ends[0]), scale), *limits))
-    whole = b.op("Clip", b.op("Add", b.op("Round", b.op("Div", x, scale)), point), *limits)
+    whole, scale, point = quantised(b, x, 2)
     whole = b.op("Cast", b.op("Sub", whole, point), to=weights.element)
     sums = b.op("Cast", b.op("MatMul", whole, weights.whole), to=_FLOAT)
     return b.op("Mul", sums, b.op("Mul", scale, weights.scale))

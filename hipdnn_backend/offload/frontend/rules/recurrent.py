@@ -10,7 +10,7 @@ import onnx
 
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
-__all__ = ["STEPS", "Cell", "activations_of", "hidden_size", "part_of", "pick", "results_of", "run"]
+__all__ = ["STEPS", "WRITTEN", "Cell", "activations_of", "hidden_size", "part_of", "pick", "results_of", "run"]
 
 STEPS = 256
 """Steps times directions up to which a recurrence is written out: faster than a loop, but some nodes a step."""
@@ -19,7 +19,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _KNOWN = {"Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus", "Softsign", "Tanh"}
 _KNOWN |= {"ThresholdedRelu"}
-_ACTIVATIONS = {"Sigmoid", "Tanh", "Relu", "Softsign", "Softplus", "HardSigmoid", "LeakyRelu", "Elu"}
+WRITTEN = {"Sigmoid", "Tanh", "Relu", "Softsign", "Softplus", "HardSigmoid", "LeakyRelu", "Elu"}
 
 
 @dataclass(kw_only=True)
@@ -104,7 +104,7 @@ def _recurrent(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     full = lengths is not None and bool((lengths == steps).all())
     written = (
         steps * directions <= STEPS
-        and set(activations) <= _ACTIVATIONS
+        and set(activations) <= WRITTEN
         and not b.given.get("activation_alpha")
         and not b.given.get("activation_beta")
     )

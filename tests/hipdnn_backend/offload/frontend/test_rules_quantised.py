@@ -145,12 +145,14 @@ def test_integer_convolution_with_padding(channels: bool) -> None:
     load(model)
 
 
-def test_dynamic_quantization_needs_no_rewrite() -> None:
+@pytest.mark.parametrize("x", [RANDOM.standard_normal((3, 4)), RANDOM.random((2, 3, 5)) + 1, -RANDOM.random(7), [0, 0]])
+def test_dynamic_quantization_is_onnx_runtime_s(x: Any) -> None:
+    """On both sides of 0, on one, and of nothing but zeros, whose scale is 1."""
     model, feeds = one_node(
-        "DynamicQuantizeLinear", {"x": RANDOM.standard_normal((3, 4)).astype(np.float32)},
-        {"y": np.uint8, "s": np.float32, "z": np.uint8},
-    )  # fmt: skip
-    check_rewrite(model, feeds, expected=[np.asarray(each) for each in ReferenceEvaluator(model).run(None, feeds)])
+        "DynamicQuantizeLinear", {"x": np.array(x, np.float32)}, {"y": np.uint8, "s": np.float32, "z": np.uint8}
+    )
+    graph = check_rewrite(model, feeds, rtol=0, atol=0)
+    assert {"ReduceMin", "ReduceMax"} <= {node.op_type for node in graph.nodes}
     load(model)
 
 
