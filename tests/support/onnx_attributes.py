@@ -7,6 +7,9 @@ time: every word it may be, every flag, numbers around those that make sense, th
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import signal
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +26,7 @@ from hipdnn_backend.offload.frontend.weights import static_operands
 from hipdnn_backend.offload.frontend.words import FLAGS, WORDS
 from tests.support.onnx_rewritten import ort, rewritten
 
-__all__ = ["NONSENSE", "Mutant", "judged", "mutants", "string_attributes"]
+__all__ = ["NONSENSE", "Mutant", "judged", "judged_apart", "mutants", "string_attributes"]
 
 NONSENSE: Final = "mirrored"
 """A word that no attribute may be."""
@@ -170,6 +173,29 @@ def judged(mutant: Mutant) -> str:
     have = rewritten(graph, mutant.feeds)
     said = [_differs(have, want) for want in wanted]
     return "right" if "" in said else f"WRONG: {said[0]}"
+
+
+def judged_apart(some: Sequence[Mutant], seconds: int = 60) -> dict[str, str]:
+    """Name → verdict, found in a process of its own: a crash or a hang is a verdict too, and the end of the others'."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        with os.fdopen(write, "w") as pipe:
+            for mutant in some:
+                print(json.dumps([mutant.name, "WRONG: crash or hang"]), file=pipe, flush=True)
+                signal.alarm(seconds)
+                try:
+                    verdict = judged(mutant)
+                except BaseException as error:
+                    verdict = f"WRONG: raised {error!r}"
+                signal.alarm(0)
+                print(json.dumps([mutant.name, verdict]), file=pipe, flush=True)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        found = dict(json.loads(line) for line in pipe)
+    os.waitpid(child, 0)
+    return found
 
 
 def _differs(have: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,9 @@ _FATAL = {
 
 _UNTYPED = "what a body of it gives has no known type, for which torch-mlir has no conversion"
 
+_LOG = logging.getLogger(__name__)
+_ILLEGAL = re.compile(r"failed to legalize operation '([^']*)'")
+_ONNX_NAME = re.compile(r'name = "onnx\.(\w+)"')
 _LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
 
 
@@ -143,8 +147,19 @@ def complaints(error: Any) -> Iterator[tuple[str, str]]:
         for at in (diagnostic, *diagnostic.notes):
             found = _LOCATION.search(str(at.location))
             if found:
-                yield found[1], " ".join(str(diagnostic.message).split())[:300]
+                yield found[1], _said(str(diagnostic.message))
                 break
+
+
+def _said(message: str) -> str:
+    """A diagnostic without the IR that it quotes, which goes to the log."""
+    text = " ".join(message.split())
+    found = _ILLEGAL.match(text)
+    if found is None:
+        return text[:300]
+    _LOG.debug("%s", message)
+    operator = _ONNX_NAME.search(text)
+    return f"torch-mlir does not convert {operator[1] if operator else found[1]} of this form"
 
 
 def unconverted(module: Any) -> Iterator[tuple[str, str]]:

@@ -92,6 +92,10 @@ _RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("Attention", "softcap"): (0, math.inf),
     ("Attention", "scale"): (0, math.inf),
     ("Attention", "qk_matmul_output_mode"): (0, 3),
+    ("GatherND", "batch_dims"): (0, math.inf),  # onnx's tools crash at a negative one
+    ("LpPool", "p"): (1, math.inf),
+    ("GlobalLpPool", "p"): (1, math.inf),
+    **{(name, "clip"): (0, math.inf) for name in _RECURRENT},
 }
 """(Operator, attribute) → the least and the greatest value that it may have."""
 
