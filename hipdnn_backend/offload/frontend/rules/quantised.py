@@ -14,6 +14,7 @@ from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 __all__ = ["exact_type", "quantised"]
 
 _FLOAT = onnx.TensorProto.FLOAT
+_PRECISIONS = tuple(getattr(onnx.TensorProto, name) for name in ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"))
 _INTEGERS = (np.int8, np.uint8, np.int16, np.uint16)
 
 
@@ -69,6 +70,8 @@ def _quantize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     factor, zero = _along(b, scale, x), _along(b, b.input(2), x) if b.input(2) else ""
     element = b.given.get("precision", 0) or kind.element
+    if b.given.get("precision", 0) not in (0, *_PRECISIONS):
+        raise b.fail("attribute", f"precision is {b.given['precision']}; it may be a type of floating-point numbers")
     if factor is None or zero is None or result.dtype not in _INTEGERS or element == onnx.TensorProto.INT32:
         raise _unknown_form(b, result.dtype)
     scaled = b.op("Div", b.op("Cast", x, to=element), b.op("Cast", factor, to=element))

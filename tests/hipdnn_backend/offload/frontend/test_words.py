@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.frontend import prepare
+from hipdnn_backend.offload.frontend import load, prepare
 from hipdnn_backend.offload.frontend.words import WORDS
 from tests.support.node_cases import load_cases
 from tests.support.onnx_attributes import NONSENSE, judged_apart, mutants, string_attributes
@@ -119,6 +119,21 @@ def test_pools_that_round_up(op_type: str, size: int, given: dict[str, Any], len
     type_ = graph.type(graph.outputs[0].value)
     assert type_ is not None
     assert type_.static == (1, 2, length)
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize(
+    "op_type", [f"Reduce{name}" for name in ("Sum", "Mean", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")]
+)
+def test_reductions_of_no_axes_change_each_element(op_type: str, empty: bool) -> None:
+    """Torch-MLIR's conversion ended the process at some of them."""
+    x = np.array([[1, -2, 0.5], [3, 4, -1]], np.float32)
+    inputs = {"x": x, "axes": np.zeros(0, np.int64)} if empty else {"x": x}
+    constants = ["axes"] if empty else []
+    model, feeds = one_node(op_type, inputs, {"y": np.float32}, constants=constants, noop_with_empty_axes=1)
+    graph = check_rewrite(model, feeds)
+    assert not any(node.op_type.startswith("Reduce") for node in graph.nodes)
+    load(model)
 
 
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])
