@@ -115,6 +115,17 @@ class Builder:
         assert dtype is not None, f"the type of {name} is unknown"
         return self.constant(value, dtype)
 
+    def axis(self, default: int, rank: int) -> int:
+        """The attribute ``axis``, counted from 0.
+
+        Raises:
+            ModelError: there is no such axis.
+        """
+        axis = self.given.get("axis", default)
+        if not -rank <= axis < rank:
+            raise self.fail("attribute", f"axis is {axis}, of a tensor of rank {rank}")
+        return axis % rank
+
     def take_over(self, node: onnx.NodeProto) -> None:
         """What is emitted from now on is another node's work, which does the source node's too."""
         self.graph.absorbed[self.node.name] = Absorbed(Became.MERGED, (node.name,))

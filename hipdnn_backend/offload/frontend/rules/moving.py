@@ -133,7 +133,7 @@ def _cache(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     dims, new = b.dims(node.input[0]), b.dims(node.input[1])
     if dims is None or new is None:
         return None
-    axis, mode = b.given.get("axis", -2) % len(dims), b.given.get("mode", "linear")
+    axis, mode = b.axis(-2, len(dims)), b.given.get("mode", "linear")
     if axis == 0 or mode not in ("linear", "circular"):
         raise b.fail("tensor-scatter", f"mode {mode!r} along axis {axis}")
     size, count = dims[axis], new[axis]

@@ -24,7 +24,7 @@ def _rms_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     type_, dims, scale_dims = b.type(x), b.dims(x), b.dims(scale)
     if type_ is None or dims is None or scale_dims is None:
         return None
-    axis = b.given.get("axis", -1) % len(dims)
+    axis = b.axis(-1, len(dims))
     epsilon = b.given.get("epsilon", 1e-5)
     stash_type = b.given.get("stash_type", _FLOAT)
     precise = stash_type == _FLOAT
@@ -70,7 +70,7 @@ def _whole_scale(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if dims is None:
         return None
     stash, given = b.given.get("stash_type", _FLOAT), {**b.given, "stash_type": None}
-    inner = dims[b.given.get("axis", -1) % len(dims) :]
+    inner = dims[b.axis(-1, len(dims)) :]
     operands = list(node.input)
     changed = False
     for i in range(1, len(operands)):
@@ -115,6 +115,6 @@ def _lp_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     order = b.given.get("p", 2)
     if order not in (1, 2):
         raise b.fail("norm-order", f"p is {order}; the operator has 1 and 2")
-    axis = b.given.get("axis", -1) % len(dims)
+    axis = b.axis(-1, len(dims))
     norm = b.op(f"ReduceL{order}", x, b.constant([axis]), keepdims=1)
     return [b.op("Div", x, b.op("Where", b.op("Equal", norm, b.like(x, 0)), b.like(x, 1), norm))]

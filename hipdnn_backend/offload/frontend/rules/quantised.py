@@ -23,9 +23,9 @@ def _along(b: Builder, name: str, x: str) -> str | None:
     dims, whole = b.dims(name), b.dims(x)
     if dims is None or whole is None:
         return None
-    axis = b.given.get("axis", 1) % max(len(whole), 1)
     if not dims or dims == (1,):
         return b.op("Reshape", name, b.constant(np.zeros(0))) if dims else name
+    axis = b.axis(1, len(whole))
     if b.given.get("block_size", 0):
         return _per_block(b, name, dims, whole, axis)
     return _per_axis(b, name, len(whole), axis) if len(dims) == 1 else None
