@@ -120,6 +120,9 @@ def _check(nodes: Iterable[onnx.NodeProto], owner: str) -> None:
 
 
 def _check_one(node: onnx.NodeProto, name: str, attribute: str, value: object) -> None:
+    if (node.op_type, attribute) == ("Split", "num_outputs") and value != len(node.output):
+        # onnx's inference ends the process there
+        raise _error(node, name, attribute, value, f"; the node has {len(node.output)} results")
     known = () if node.domain else WORDS.get((node.op_type, attribute), ())
     for word in (value if isinstance(value, list) else [value]) if known else ():
         folded = {each.lower() for each in known} if attribute in _ANY_CASE else set(known)

@@ -88,13 +88,18 @@ def test_no_such_word(op_type: str, attribute: str, opset: int, inside: bool) ->
         ("MaxPool", {"kernel_shape": [1, 1], "strides": [0, 1]}, r"strides is \[0, 1\]; it is at least 1"),
         ("MaxPool", {"kernel_shape": [1, 1], "ceil_mode": 2}, "ceil_mode is 2; it may be 0 or 1"),
         ("DepthToSpace", {"blocksize": 0}, "blocksize is 0; it is at least 1"),
+        ("Split", {"num_outputs": 3}, "num_outputs is 3; the node has 1 results"),
+        ("RMSNormalization", {"axis": 4}, "axis is 4, of a tensor of rank 4"),
     ],
 )
 def test_refusals_name_attribute_and_value(op_type: str, given: dict[str, Any], said: str) -> None:
     inputs = {"x": np.zeros((1, 4, 4, 4), np.float32)}
     if op_type == "Pad":
         inputs["pads"] = np.ones(8, np.int64)
-    model, _ = one_node(op_type, inputs, {"y": np.float32}, constants=["pads"] if op_type == "Pad" else [], **given)
+    if op_type == "RMSNormalization":
+        inputs["scale"] = np.ones(4, np.float32)
+    constants, opset = [name for name in inputs if name == "pads"], 23 if op_type == "RMSNormalization" else 21
+    model, _ = one_node(op_type, inputs, {"y": np.float32}, constants=constants, opset=opset, **given)
     with pytest.raises(ModelError, match=said):
         prepare(model)
 
