@@ -106,7 +106,9 @@ class Graph:
         outputs: in order.
         constants: name → array, the initializers.
         types: name → type as `shapes.infer` found it last; values that are no tensors are missing.
-        declared: name → type of results of `TORCH_DOMAIN` operators, which onnx cannot infer.
+        declared: name → type of results that onnx cannot infer: of `TORCH_DOMAIN` operators, and see `untold`.
+        hints: name → type as the model says it, which nobody checked; used where nothing else says one.
+        whole: names of nodes, see `Imported.whole`.
         sources: see `Imported.sources`.
         absorbed: see `Imported.absorbed`.
     """
@@ -120,9 +122,12 @@ class Graph:
         self.constants: dict[str, np.ndarray] = {}
         self.types: dict[str, TensorType] = {}
         self.declared: dict[str, TensorType] = {}
+        self.hints: dict[str, TensorType] = {}
+        self.whole: set[str] = set()
         self.sources: dict[str, str] = {}
         self.absorbed: dict[str, Absorbed] = {}
         self._taken: set[str] = set()
+        self._given: dict[str, int] = {}  # hint → the number to try next
         self._protos: dict[str, tuple[np.ndarray, TensorProto]] = {}
 
     @property
@@ -143,9 +148,10 @@ class Graph:
 
     def fresh(self, hint: str) -> str:
         """A tensor name that nothing has."""
-        name, number = hint, 1
+        name, number = hint, self._given.get(hint, 1)
         while name in self._taken or name in self.constants or not name:
             name, number = f"{hint}_{number}", number + 1
+        self._given[hint] = number
         self._taken.add(name)
         return name
 
