@@ -18,10 +18,11 @@ from fusilli_plugin.ort_ep.engines import engines_for
 from fusilli_plugin.ort_ep.flops import node_flops
 from fusilli_plugin.ort_ep.graphs import Dim, Graph, attributes_of, boundary, model_of, node_name, read, values_of
 from fusilli_plugin.ort_ep.groups import Role, group
-from fusilli_plugin.ort_ep.nodes import CompiledNode
+from fusilli_plugin.ort_ep.nodes import CompiledNode, Policy
 from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict, compile_model, survey
 from fusilli_plugin.ort_ep.options import ContextSettings, OptionError, ProviderOptions
 from fusilli_plugin.ort_ep.report import NodeReport
+from fusilli_plugin.ort_ep.threads import with_threads
 from graph_api import FusilliError
 from graph_api.errors import did_you_mean
 from hipdnn_backend.errors import EngineError
@@ -60,18 +61,22 @@ class Provider:
         runtime: its number.
         device: where the session runs.
         entries: the session's settings.
+        threads: that the session asks for, 0 for as many as there are cores.
 
     Raises:
         OptionError: an option is unknown or malformed.
     """
 
-    def __init__(self, api: Api, runtime: int, device: Device, entries: Mapping[str, str]) -> None:
+    def __init__(self, api: Api, runtime: int, device: Device, entries: Mapping[str, str], threads: int = 0) -> None:
         self.runtime = runtime
         self.device = device
         self.options = ProviderOptions.from_entries(entries)
         self.context = ContextSettings.from_entries(entries)
         self._api = api
-        self._engines = engines_for(device, self.options.engines)
+        self._threads = threads
+        runs_on = with_threads(device, threads)
+        self._place = f"{device.target} {runs_on}"
+        self._engines = engines_for(runs_on, self.options.engines)
         self._nodes: list[NodeReport] = []
         self._kept: list[Compiled] = []  # what was compiled while claiming, until `compile` has taken it
         self._compiled: list[CompiledNode] = []
@@ -295,6 +300,7 @@ class Provider:
         model = None if compiled else model_of(graph, range(len(graph.nodes)), inputs, outputs, dims)
         try:
             node = CompiledNode(
+                api=self._api,
                 runtime=self.runtime,
                 name=name,
                 labels=[node.label for node in graph.nodes],
@@ -304,7 +310,12 @@ class Provider:
                 compiled=compiled,
                 device=self.device,
                 compile_=self._compile_model,
-                max_shapes=self.options.max_shapes,
+                policy=Policy(
+                    max_shapes=self.options.max_shapes,
+                    strict=self.options.strict,
+                    wait=self.options.strict or self.options.new_shapes == "wait",
+                    threads=self._threads,
+                ),
             )
         except _FAILURES as error:
             labels = ", ".join(node.label for node in graph.nodes[:4])
@@ -312,7 +323,7 @@ class Provider:
         return node
 
     def _compile_model(self, model: onnx.ModelProto) -> Compiled:
-        compiled = compile_model(model, self._engines, place=str(self.device.target), on_gpu=self.device.is_gpu)
+        compiled = compile_model(model, self._engines, place=self._place, on_gpu=self.device.is_gpu)
         if self.options.dump is not None:
             dump.write(self.options.dump, model, compiled)
         return compiled
@@ -357,6 +368,7 @@ class Provider:
             nodes=tuple(self._nodes),
             problems=tuple(self._problems),
             specialisations={node.name: node.specialisations for node in self._compiled},
+            elsewhere={node.name: dict(node.elsewhere) for node in self._compiled if node.elsewhere},
             time=time.time(),
         )
 

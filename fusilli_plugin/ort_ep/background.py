@@ -1,0 +1,111 @@
+"""One thread that compiles what runs were in no need to wait for, newest wishes first.
+
+Most of a compile happens in worker processes; what is left is Python and MLIR, of which one thread is enough. At the end
+of a Python process a compile that is under way is waited for: MLIR does not survive the interpreter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Final
+
+__all__ = ["Background", "background"]
+
+_LOG: Final = logging.getLogger(__name__)
+_MOST: Final = 32  # wishes that are kept
+
+
+class Background:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._jobs: OrderedDict[Hashable, Callable[[], None]] = OrderedDict()
+        self._running: Hashable | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def wants(self, key: Hashable, job: Callable[[], None]) -> bool:
+        """Run a job some time; whether it will be: not if the process ends, or newer wishes push it out.
+
+        Args:
+            key: of the job; what is waiting or running already is not wished for twice.
+            job: raises nothing.
+        """
+        self._check_fork()
+        with self._changed:
+            if self._closed:
+                return False
+            if key != self._running:
+                self._jobs[key] = job
+                self._jobs.move_to_end(key)
+                while len(self._jobs) > _MOST:
+                    self._jobs.popitem(last=False)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="fusilli-compile", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+            return True
+
+    def holds(self, key: Hashable) -> bool:
+        """Whether a job is waiting or running."""
+        self._check_fork()
+        with self._changed:
+            return key in self._jobs or key == self._running
+
+    def forget(self, owned: Callable[[Hashable], bool]) -> None:
+        """Drop the jobs whose keys fit; one that is running runs on."""
+        self._check_fork()
+        with self._changed:
+            for key in [key for key in self._jobs if owned(key)]:
+                del self._jobs[key]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is left to do; whether that came in time."""
+        self._check_fork()
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._jobs and self._running is None, timeout)
+
+    def close(self) -> None:
+        """Take no job any more, and wait for the one that is running."""
+        self._check_fork()
+        with self._changed:
+            self._closed = True
+            self._jobs.clear()
+            if self._running is not None:
+                _LOG.info("waiting for a compile that is under way")
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._running is None)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closed)
+                if self._closed:
+                    return
+                self._running, job = self._jobs.popitem()
+            try:
+                job()
+            except Exception:  # a job tells what goes wrong itself: this is a fault of ours, and the next one is not to blame
+                _LOG.exception("a compile in the background failed")
+            finally:
+                with self._changed:
+                    self._running = None
+                    self._changed.notify_all()
+
+    def _check_fork(self) -> None:
+        """A forked child has neither the thread nor, if somebody held it, the lock."""
+        if self._pid != os.getpid():
+            self.__init__()
+
+
+background: Final = Background()
+"""The one of this process."""
+
+atexit.register(background.close)
