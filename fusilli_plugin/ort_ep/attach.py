@@ -267,9 +267,7 @@ class Bridge:
 
         return compute
 
-    def _elsewhere(
-        self, node: CompiledNode, shapes: bytes, call: int, addresses: Any, stream: int, makes: bool
-    ) -> int:
+    def _elsewhere(self, node: CompiledNode, shapes: bytes, call: int, addresses: Any, stream: int, makes: bool) -> int:
         """Run a group in ONNX Runtime's kernels; ``makes``: its outputs are not there yet."""
         made: list[int] = []
 

@@ -92,7 +92,9 @@ class Background:
                 self._running, job = self._jobs.popitem()
             try:
                 job()
-            except Exception:  # a job tells what goes wrong itself: this is a fault of ours, and the next one is not to blame
+            except (
+                Exception
+            ):  # a job tells what goes wrong itself: this is a fault of ours, and the next one is not to blame
                 _LOG.exception("a compile in the background failed")
             finally:
                 with self._changed:

@@ -17,7 +17,21 @@ from onnx import helper
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep.abi import Api, AttributeType, OrtError, string
 
-__all__ = ["Dim", "Graph", "Node", "Value", "attributes_of", "boundary", "model_of", "node_name", "read", "values_of"]
+__all__ = [
+    "Dim",
+    "Graph",
+    "Node",
+    "Value",
+    "attributes_of",
+    "boundary",
+    "model_of",
+    "node_name",
+    "node_proto",
+    "opset_imports",
+    "read",
+    "tensor_proto",
+    "values_of",
+]
 
 Dim = int | str | None
 """An extent, the name of one, or nothing known."""
@@ -252,7 +266,7 @@ def model_of(
     indices: Iterable[int],
     inputs: Sequence[str],
     outputs: Sequence[str],
-    dims: Mapping[str, Sequence[int]],
+    dims: Mapping[str, Sequence[int | None]],
 ) -> onnx.ModelProto:
     """A model of some nodes, with the constants they use.
 
@@ -261,7 +275,7 @@ def model_of(
         indices: of the nodes.
         inputs: names of the model's inputs.
         outputs: names of its outputs.
-        dims: extents of each input.
+        dims: extents of each input, None where they are not known.
 
     Raises:
         OrtError: ONNX Runtime cannot tell an attribute or a constant.
@@ -270,23 +284,28 @@ def model_of(
     constants = dict.fromkeys(name for node in nodes for name in node.inputs if name in graph.constants)
     # an output that no node makes is a constant that goes through
     made = helper.make_graph(
-        [_node_proto(graph.api, node) for node in nodes],
+        [node_proto(graph.api, node) for node in nodes],
         graph.name or "graph",
         [_value_proto(graph.values[name], dims[name]) for name in inputs],
         [_output_proto(graph.values[name]) for name in outputs],
-        [_tensor_proto(graph.api, name, graph.constants[name]) for name in constants],
+        [tensor_proto(graph.api, name, graph.constants[name]) for name in constants],
     )
-    used = {node.domain for node in made.node} | {""}
-    opsets = [
-        helper.make_opsetid(domain, version)
-        for domain, version in sorted({_OF_MICROSOFT: 1, **graph.opsets}.items())
-        if domain in used
-    ]
+    opsets = opset_imports(graph, made.node)
     version = max(_LEAST_IR, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
     return helper.make_model(made, opset_imports=opsets, ir_version=version, producer_name="fusilli-plugin")
 
 
-def _value_proto(value: Value, dims: Sequence[int]) -> onnx.ValueInfoProto:
+def opset_imports(graph: Graph, nodes: Iterable[onnx.NodeProto]) -> list[onnx.OperatorSetIdProto]:
+    """The versions of the domains that some nodes are of."""
+    used = {node.domain for node in nodes} | {""}
+    return [
+        helper.make_opsetid(domain, version)
+        for domain, version in sorted({_OF_MICROSOFT: 1, **graph.opsets}.items())
+        if domain in used
+    ]
+
+
+def _value_proto(value: Value, dims: Sequence[int | None]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(value.name, value.dtype, list(dims))
 
 
@@ -295,7 +314,7 @@ def _output_proto(value: Value) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(value.name, value.dtype, value.dims if value.is_static else None)
 
 
-def _tensor_proto(api: Api, name: str, handle: Any) -> onnx.TensorProto:
+def tensor_proto(api: Api, name: str, handle: Any) -> onnx.TensorProto:
     """A copy of an OrtValue in host memory."""
     info = api.get("GetTensorTypeAndShape", "void *", handle)
     try:
@@ -317,11 +336,16 @@ def attributes_of(api: Api, node: Node) -> dict[str, Any]:
     Raises:
         OrtError: ONNX Runtime cannot tell.
     """
-    proto = _node_proto(api, node)
+    proto = node_proto(api, node)
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute}
 
 
-def _node_proto(api: Api, node: Node) -> onnx.NodeProto:
+def node_proto(api: Api, node: Node) -> onnx.NodeProto:
+    """A node, called `node_name`.
+
+    Raises:
+        OrtError: ONNX Runtime cannot tell an attribute.
+    """
     attributes = (
         _attribute_proto(api, attribute)
         for attribute in api.objects("Node_GetNumAttributes", "Node_GetAttributes", node.handle)
@@ -354,7 +378,7 @@ def _attribute_proto(api: Api, handle: Any) -> onnx.AttributeProto | None:
     if kind is AttributeType.TENSOR:
         value = api.get("OpAttr_GetTensorAttributeAsOrtValue", "void *", handle)
         try:
-            return helper.make_attribute(name, _tensor_proto(api, "", value))
+            return helper.make_attribute(name, tensor_proto(api, "", value))
         finally:
             api.plain("ReleaseValue", value)
     data = _attribute_bytes(api, handle, kind)

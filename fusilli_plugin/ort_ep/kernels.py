@@ -15,7 +15,7 @@ from typing import Any, Final
 import onnx
 
 from fusilli_plugin._link import ffi
-from fusilli_plugin.ort_ep.abi import Api, OrtError, address, c_text
+from fusilli_plugin.ort_ep.abi import Api, address, c_text
 from fusilli_plugin.ort_ep.memory import gpu
 from graph_api import FusilliError
 from iree_bridge import Device
@@ -32,16 +32,25 @@ class KernelsError(FusilliError):
 
 
 class StoredModel:
-    """A model that may never be needed again: a file takes less than memory."""
+    """A model that may never be needed again: if it is large, a file without a name takes less than memory.
+
+    Raises:
+        OSError: there is no room for the file.
+        ValueError: protobuf does not serialize it: it is larger than 2 GiB.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
+        data = _shapeless(model).SerializeToString()
         self._lock = threading.Lock()
-        self._file: Any = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - as long as this object
-        self._file.write(_shapeless(model).SerializeToString())
+        self._data = data if len(data) <= _IN_MEMORY else b""
+        self._file: Any = None
+        if not self._data:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this object
+            self._file.write(data)
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> StoredModel | None:
-        """None if it cannot be stored: it is larger than protobuf allows, or there is no room for a file."""
+        """None if it cannot be stored."""
         try:
             return cls(model)
         except (OSError, ValueError):
@@ -49,9 +58,21 @@ class StoredModel:
 
     def data(self) -> bytes:
         """The model, serialized."""
+        if self._file is None:
+            return self._data
         with self._lock:
             self._file.seek(0)
             return self._file.read()
+
+    def close(self) -> None:
+        """Free the memory or the file."""
+        self._data = b""
+        if self._file is not None:
+            self._file.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            self._file.close()
 
 
 def _shapeless(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -141,7 +162,9 @@ class Kernels:
                     "CreateTensorWithDataAsOrtValue", "void *", self._host, data, nbytes, shape, len(dims), element
                 )
             given: Any = ffi.new("void *[]", values or [ffi.NULL])
-            api.call("Run", self._session, ffi.NULL, self._inputs, given, len(values), self._outputs, self._count, results)
+            api.call(
+                "Run", self._session, ffi.NULL, self._inputs, given, len(values), self._outputs, self._count, results
+            )
             use([self._result(results[number]) for number in range(self._count)])
         finally:
             for value in (*values, *results[0 : self._count]):
@@ -204,4 +227,3 @@ class Places:
                 self._gpu.copy(place, result.address, result.nbytes, self._stream)
         if self._gpu is not None:
             self._gpu.synchronize(self._stream)
-

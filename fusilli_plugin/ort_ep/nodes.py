@@ -239,10 +239,8 @@ class CompiledNode:
         with self._lock:
             first = not self.elsewhere
             self._plans.pop(shapes, None)  # another thread may be running it: it goes with the last reference
-            for known, key, value in ((self._failed, shapes, reason), (self.elsewhere, text, f"{what}: {_shorter(reason)}")):
-                known[key] = value
-                while len(known) > _MAX_FAILED:
-                    known.popitem(last=False)
+            _keep(self._failed, shapes, reason)
+            _keep(self.elsewhere, text, f"{what}: {_shorter(reason)}")
         _LOG.log(
             logging.WARNING if first else logging.INFO,
             "%s %s for %s: it runs in ONNX Runtime's CPU kernels instead%s: %s",
@@ -389,6 +387,9 @@ class CompiledNode:
             if self._kernels is not None:
                 self._kernels.close()
                 self._kernels = None
+            if self._model is not None:
+                self._model.close()
+                self._model = None
 
 
 _alive: weakref.WeakSet[CompiledNode] = weakref.WeakSet()
@@ -404,6 +405,13 @@ on_stream_release(_forget_stream)
 
 def _packed(addresses: Sequence[int]) -> bytes:
     return struct.pack(f"{len(addresses)}Q", *addresses)
+
+
+def _keep(known: OrderedDict[Any, str], key: Any, value: str) -> None:
+    """Remember one thing more, not without end."""
+    known[key] = value
+    while len(known) > _MAX_FAILED:
+        known.popitem(last=False)
 
 
 def _shorter(reason: str) -> str:

@@ -58,7 +58,7 @@ def _dims(text: str) -> Mapping[str, int]:
 
 
 def _folder(text: str) -> Path:
-    """A folder that can be written, made if it is not there: a session that asks for a dump gets one, or hears why not."""
+    """A folder that can be written, made if it is not there: who asks for a dump gets one, or hears why not."""
     if not text or "\0" in text:
         raise ValueError("the path of a folder")
     try:
@@ -86,8 +86,8 @@ class ProviderOptions:
         dims: extents to assume for named dims that are not known before a run, when nodes are claimed.
         min_nodes: groups of fewer nodes stay with ONNX Runtime.
         max_shapes: for how many different input shapes a group with dynamic dims is kept compiled.
-        new_shapes: ``background``: shapes that were not met before run in ONNX Runtime's kernels until their code is there;
-            ``wait``: the run waits for the code, as it does in strict mode.
+        new_shapes: ``background``: shapes that were not met before run in ONNX Runtime's kernels until their code is
+            there; ``wait``: the run waits for the code, as it does in strict mode.
         dump: folder for a copy of each compiled group, None for none.
     """
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import onnx
@@ -15,9 +16,11 @@ from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep import context, devices, dump, report
 from fusilli_plugin.ort_ep.abi import NAME, Api, OrtError, c_text
 from fusilli_plugin.ort_ep.engines import engines_for
+from fusilli_plugin.ort_ep.extents import assumed_extents
 from fusilli_plugin.ort_ep.flops import node_flops
-from fusilli_plugin.ort_ep.graphs import Dim, Graph, attributes_of, boundary, model_of, node_name, read, values_of
+from fusilli_plugin.ort_ep.graphs import Graph, attributes_of, boundary, model_of, node_name, read, values_of
 from fusilli_plugin.ort_ep.groups import Role, group
+from fusilli_plugin.ort_ep.kernels import Kernels
 from fusilli_plugin.ort_ep.nodes import CompiledNode, Policy
 from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict, compile_model, survey
 from fusilli_plugin.ort_ep.options import ContextSettings, OptionError, ProviderOptions
@@ -26,7 +29,7 @@ from fusilli_plugin.ort_ep.threads import with_threads
 from graph_api import FusilliError
 from graph_api.errors import did_you_mean
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.offload.errors import ModelError, OffloadError
+from hipdnn_backend.offload.errors import ModelError, OffloadError, PassError
 from iree_bridge import Device
 
 __all__ = ["Provider", "StrictError"]
@@ -36,9 +39,11 @@ _MAX_ROUNDS: Final = 64
 _CONTROL: Final = frozenset({"If", "Loop", "Scan"})  # nodes whose bodies ONNX Runtime runs as they are
 _OPSET: Final = "opset"  # what the front end calls a model of another version of ONNX than it knows
 _BODIES: Final = 24  # version of ONNX Runtime from which on more than one graph of a session may have compiled nodes
-# What a named or unnamed dim is taken for while nodes are claimed. Different, so that none is confused with another.
-_PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+_MAX_PROBED: Final = 64 << 20  # bytes that are made to find out the dims of a node's results
 _FAILURES: Final = (FusilliError, OffloadError, EngineError, OrtError, ValueError, RuntimeError, NotImplementedError)
+
+Extents = Mapping[str, tuple[int, ...]]
+"""Extents that a graph's tensors are taken to have."""
 
 
 class StrictError(FusilliError):
@@ -101,8 +106,9 @@ class Provider:
         verdicts: Mapping[int, Verdict] = {}
         claims: list[_Claim] = []
         try:
-            verdicts = self._verdicts(graph)
-            verdicts, claims = self._claims(graph, verdicts)
+            extents = self._extents(graph)
+            verdicts = self._verdicts(graph, extents)
+            verdicts, claims = self._claims(graph, verdicts, extents)
         except Exception as error:
             self._problem(f"graph '{graph.name}' stays with ONNX Runtime as a whole: {error}", error)
         self._note(graph, verdicts, claims)
@@ -132,31 +138,59 @@ class Provider:
         array: Any = ffi.new("void *[]", handles)
         self._api.call("EpGraphSupportInfo_AddNodesToFuse", support, array, len(handles), options)
 
-    def _verdicts(self, graph: Graph) -> dict[int, Verdict]:
+    def _verdicts(self, graph: Graph, extents: Extents) -> dict[int, Verdict]:
         """What the engines say to each node, by its index."""
         refused = {node.index: reason for node in graph.nodes if (reason := self._refusal(graph, node.index))}
         if self._holders(graph):
             return {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
+        found = self._surveyed(graph, None, extents, refused)
+        return found | {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
+
+    def _surveyed(
+        self, graph: Graph, indices: Iterable[int] | None, extents: Extents, refused: dict[int, str]
+    ) -> dict[int, Verdict]:
+        """What the engines say to nodes that are shown together; ``refused`` gets those that cannot be shown.
+
+        A node that the pipeline fails for costs that node: the others are shown without it.
+        """
+        wanted = [node.index for node in graph.nodes] if indices is None else list(indices)
         for _ in range(_MAX_ROUNDS):
-            chosen = _with_known_boundary(graph, refused)
+            chosen = _with_known_boundary(graph, wanted, refused, extents)
             if not chosen:
-                break
-            inputs, outputs = boundary(graph, chosen)
-            dims = self._assumed(graph, inputs)
-            model = model_of(graph, chosen, inputs, outputs, dims)
+                return {}
             try:
-                found = survey(model, self._engines)
-            except ModelError as error:
-                # without the node at fault the others may still do
-                index = _at_fault(graph, error.node, chosen)
-                if index is None and error.rule != _OPSET:
+                return self._survey(graph, chosen, extents)
+            except _FAILURES as error:
+                faults = self._faults(graph, chosen, extents, error)
+                if not faults:
                     raise
-                faults = chosen if index is None else [index]
-                refused.update(dict.fromkeys(faults, f"{error.reason} [{error.rule}]"))
-                continue
-            verdicts = {index: found[node_name(index)] for index in chosen}
-            return verdicts | {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
-        return {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
+                refused.update(faults)
+        return {}
+
+    def _survey(self, graph: Graph, chosen: Sequence[int], extents: Extents) -> dict[int, Verdict]:
+        inputs, outputs = boundary(graph, chosen)
+        found = survey(model_of(graph, chosen, inputs, outputs, extents), self._engines)
+        return {index: found[node_name(index)] for index in chosen}
+
+    def _faults(self, graph: Graph, chosen: Sequence[int], extents: Extents, error: BaseException) -> dict[int, str]:
+        """The nodes that an error of `_survey` is due to, and why; none if that cannot be told."""
+        reason = f"{error.reason} [{error.rule}]" if isinstance(error, ModelError) else str(error)
+        index = _at_fault(graph, error.node, chosen) if isinstance(error, ModelError) else None
+        if index is not None:
+            return {index: reason}
+        if isinstance(error, ModelError) and error.rule == _OPSET:
+            return dict.fromkeys(chosen, reason)
+        if len(chosen) == 1:
+            return {chosen[0]: reason}
+        if isinstance(error, PassError) and error.reproducer is not None:
+            error.reproducer.unlink(missing_ok=True)  # that of the node alone is the one to look at
+        middle = len(chosen) // 2
+        for half in (chosen[:middle], chosen[middle:]):
+            try:
+                self._survey(graph, half, extents)
+            except _FAILURES as inner:
+                return self._faults(graph, half, extents, inner)
+        return {}
 
     def _refusal(self, graph: Graph, index: int) -> str:
         """Why a node cannot even be shown to the pipeline, "" if it can."""
@@ -178,24 +212,43 @@ class Provider:
                 return f"'{name}' is no tensor of numbers"
         return ""
 
-    def _assumed(self, graph: Graph, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """Extents for inputs: what is known, what the options say, and different small numbers for the rest."""
-        assumed: dict[str, int] = dict(self.options.dims)
-        primes = itertools.cycle(_PRIMES)
+    def _extents(self, graph: Graph) -> Extents:
+        """Extents for the graph's tensors; see `assumed_extents`."""
+        try:
+            return assumed_extents(graph, self.options.dims, partial(self._probe, graph))
+        except (OrtError, ValueError, RuntimeError) as error:
+            self._problem(f"graph '{graph.name}': the dims of its tensors are not inferred: {error}", error)
+            return {name: _ints(value.dims) for name, value in graph.values.items() if value.is_static}
 
-        def extent(dim: Dim) -> int:
-            if isinstance(dim, int):
-                return dim
-            if dim is None:
-                return next(primes)
-            if dim not in assumed:
-                assumed[dim] = next(primes)
-            return assumed[dim]
+    def _probe(
+        self, graph: Graph, index: int, dims: Mapping[str, Sequence[int]]
+    ) -> Mapping[str, tuple[int, ...]] | None:
+        """Dims of what a node gives, found by running it in ONNX Runtime on zeros."""
+        node = graph.nodes[index]
+        inputs = [name for name in dict.fromkeys(node.inputs) if name in dims and name not in graph.constants]
+        outputs = [name for name in node.outputs if name and graph.values[name].dtype]
+        sizes = [math.prod(dims[name]) * _itemsize(graph, name) for name in inputs]
+        if not outputs or sum(sizes) > _MAX_PROBED:
+            return None
+        try:
+            model = model_of(graph, [index], inputs, outputs, dims)
+            types = [(name, graph.values[name].dtype) for name in inputs]
+            kernels = Kernels(self._api, model.SerializeToString(), types, outputs, 1)
+            zeros = [bytearray(max(size, 1)) for size in sizes]
+            found: list[tuple[int, ...]] = []
+            places = [int(ffi.cast("uintptr_t", ffi.from_buffer(each))) for each in zeros]
+            kernels.run(
+                [(place, dims[name], size) for place, name, size in zip(places, inputs, sizes, strict=True)],
+                lambda results: found.extend(result.dims for result in results),
+            )
+        except (OrtError, ValueError, RuntimeError) as error:
+            _LOG.debug("%s is not probed: %s", node.label, error)
+            return None
+        return dict(zip(outputs, found, strict=True))
 
-        found = {name: tuple(extent(dim) for dim in graph.values[name].dims or ()) for name in names}
-        return found
-
-    def _claims(self, graph: Graph, verdicts: Mapping[int, Verdict]) -> tuple[dict[int, Verdict], list[_Claim]]:
+    def _claims(
+        self, graph: Graph, verdicts: Mapping[int, Verdict], extents: Extents
+    ) -> tuple[dict[int, Verdict], list[_Claim]]:
         """Groups of nodes whose code exists: what does not compile after all is left to ONNX Runtime."""
         verdicts = dict(verdicts)
         edges = _edges(graph)
@@ -212,10 +265,11 @@ class Provider:
                 if indices in done:
                     continue
                 try:
-                    done[indices] = self._try(graph, indices)
+                    done[indices], new = self._try(graph, indices, verdicts, extents)
                 except Exception as error:
-                    failed = True
-                    verdicts |= self._given_up(graph, indices, verdicts, error)
+                    new = self._given_up(graph, indices, verdicts, error)
+                failed |= bool(new)
+                verdicts |= new
             if not failed:
                 return verdicts, [_Claim(indices, done[indices]) for indices in groups]
         return verdicts, []
@@ -248,13 +302,26 @@ class Provider:
             and attributes_of(self._api, node).get("source") == NAME.encode()
         ]
 
-    def _try(self, graph: Graph, indices: tuple[int, ...]) -> Compiled | None:
-        """Compile a group now, while ONNX Runtime can still have its nodes; None if its shapes are not known."""
+    def _try(
+        self, graph: Graph, indices: tuple[int, ...], verdicts: Mapping[int, Verdict], extents: Extents
+    ) -> tuple[Compiled | None, dict[int, Verdict]]:
+        """Compile a group now, while ONNX Runtime can still have its nodes.
+
+        If its shapes are not known, it is shown to the engines alone, since that is what they will get: without nodes
+        before it, an operand may be none that has to be known.
+
+        Returns:
+            What it was compiled to, if its shapes are known, and what is said differently of its nodes now.
+        """
         inputs, outputs = boundary(graph, indices)
-        if not all(graph.values[name].is_static for name in inputs):
-            return None
-        model = model_of(graph, indices, inputs, outputs, self._assumed(graph, inputs))
-        return self._compile_model(model)
+        if all(graph.values[name].is_static for name in inputs):
+            return self._compile_model(model_of(graph, indices, inputs, outputs, extents)), {}
+        if all(verdicts[node.index].role is not Role.NONE for node in graph.nodes) and len(indices) == len(graph.nodes):
+            return None, {}  # it was shown as it is
+        refused: dict[int, str] = {}
+        found = self._surveyed(graph, indices, extents, refused)
+        new = {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
+        return None, new | {index: verdict for index, verdict in found.items() if verdict.role is Role.NONE}
 
     # ---- compiling
 
@@ -296,7 +363,8 @@ class Provider:
                 [node.inputs.index(each) for each in inputs], [node.outputs.index(each) for each in outputs]
             )
         # dims that are not known are filled in when they are
-        dims = {each: [dim if isinstance(dim, int) else 0 for dim in graph.values[each].dims or ()] for each in inputs}
+        shapes = {each: graph.values[each].dims or () for each in inputs}
+        dims = {each: [dim if isinstance(dim, int) else None for dim in shape] for each, shape in shapes.items()}
         model = None if compiled else model_of(graph, range(len(graph.nodes)), inputs, outputs, dims)
         try:
             node = CompiledNode(
@@ -412,18 +480,27 @@ class Provider:
         self._compiled.clear()
 
 
-def _with_known_boundary(graph: Graph, refused: dict[int, str]) -> list[int]:
-    """The nodes that are not refused; those that read something of unknown rank from a refused one are refused, too."""
+def _with_known_boundary(graph: Graph, wanted: Iterable[int], refused: dict[int, str], extents: Extents) -> list[int]:
+    """The nodes that are not refused; those that read from outside what nothing is known of are refused, too."""
+    wanted = list(wanted)
     while True:
-        chosen = [node.index for node in graph.nodes if node.index not in refused]
+        chosen = [index for index in wanted if index not in refused]
         inputs, _ = boundary(graph, chosen)
-        unknown = {name for name in inputs if graph.values[name].dims is None}
+        unknown = {name for name in inputs if name not in extents}
         if not unknown:
             return chosen
         for index in chosen:
             bad = next((name for name in graph.nodes[index].inputs if name in unknown), "")
             if bad:
                 refused[index] = f"the rank of '{bad}' is not known before a run"
+
+
+def _ints(dims: Iterable[Any] | None) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in dims or ())
+
+
+def _itemsize(graph: Graph, name: str) -> int:
+    return onnx.helper.tensor_dtype_to_np_dtype(graph.values[name].dtype).itemsize
 
 
 def _at_fault(graph: Graph, name: str, chosen: Iterable[int]) -> int | None:
