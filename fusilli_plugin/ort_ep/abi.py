@@ -107,6 +107,7 @@ _STATUS: Final[dict[str, tuple[int, str]]] = {
     "OpAttr_GetType": (363, "void *, int *"),
     "OpAttr_GetName": (364, "void *, char **"),
     "Node_GetNumSubgraphs": (365, "void *, size_t *"),
+    "Node_GetSubgraphs": (366, "void *, void **, size_t, char **"),
     "Node_GetEpName": (368, "void *, char **"),
     "GetTensorData": (378, "void *, void **"),
     "GetSessionOptionsConfigEntries": (379, "void *, void **"),

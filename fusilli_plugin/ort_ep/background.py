@@ -1,7 +1,7 @@
 """One thread that compiles what runs were in no need to wait for, newest wishes first.
 
-Most of a compile happens in worker processes; what is left is Python and MLIR, of which one thread is enough. At the end
-of a Python process a compile that is under way is waited for: MLIR does not survive the interpreter.
+Most of a compile happens in worker processes; what is left is Python and MLIR, of which one thread is enough. At the
+end of a Python process a compile that is under way is waited for: MLIR does not survive the interpreter.
 """
 
 from __future__ import annotations

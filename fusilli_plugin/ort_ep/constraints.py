@@ -1,5 +1,6 @@
-"""Which extents of a node's operands have to be equal, operator by operator: what weights and neighbours say of dims
-that a model leaves open.
+"""Which extents of a node's operands have to be equal, operator by operator.
+
+So weights and neighbours tell of dims that a model leaves open.
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ class _Inference:
     def __init__(self, graph: Graph) -> None:
         self.nodes: dict[int, onnx.NodeProto] = {}
         for node in graph.nodes:
-            if not node.has_subgraphs:
+            if not node.has_subgraphs or node.index in graph.bodies:
                 try:
-                    self.nodes[node.index] = node_proto(graph.api, node)
+                    self.nodes[node.index] = node_proto(graph, node)
                 except OrtError:
                     continue
         small = [name for name in graph.constants if _count(graph, name) <= _SMALL and graph.values[name].dtype]

@@ -83,6 +83,7 @@ class Node:
         inputs: names, "" where an optional one is missing.
         hidden: names of values that only its subgraphs use.
         has_subgraphs: it is an If, a Loop or alike.
+        bodies: attribute → names of what that body gives.
     """
 
     index: int
@@ -95,6 +96,7 @@ class Node:
     outputs: tuple[str, ...]
     hidden: tuple[str, ...]
     has_subgraphs: bool
+    bodies: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def label(self) -> str:
@@ -114,6 +116,8 @@ class Graph:
         opsets: domain → version.
         is_nested: the graph is the body of a node.
         parent: type of that node, "" if ONNX Runtime does not tell.
+        parent_outputs: names of what that node gives.
+        bodies: index of a node → attribute → that body, where they can be shown to the engines; see `Bodies`.
     """
 
     api: Api
@@ -126,8 +130,10 @@ class Graph:
     opsets: Mapping[str, int]
     is_nested: bool
     parent: str = ""
+    parent_outputs: tuple[str, ...] = ()
     model_path: str = ""
     consumers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bodies: dict[int, Mapping[str, onnx.GraphProto]] = field(default_factory=dict)
 
 
 def node_name(index: int) -> str:
@@ -198,6 +204,7 @@ def read(api: Api, handle: Any) -> Graph:
                 outputs=reader.names(api.objects("Node_GetNumOutputs", "Node_GetOutputs", node)),
                 hidden=reader.names(api.objects("Node_GetNumImplicitInputs", "Node_GetImplicitInputs", node)),
                 has_subgraphs=api.get("Node_GetNumSubgraphs", "size_t", node) > 0,
+                bodies=_bodies(api, node),
             )
         )
     parent = api.get("Graph_GetParentNode", "void *", handle)
@@ -212,8 +219,30 @@ def read(api: Api, handle: Any) -> Graph:
         opsets=_opsets(api, handle),
         is_nested=parent != ffi.NULL or _captures(nodes, reader, inputs),
         parent=api.text("Node_GetOperatorType", parent) if parent != ffi.NULL else "",
+        parent_outputs=_Reader(api).names(api.objects("Node_GetNumOutputs", "Node_GetOutputs", parent))
+        if parent != ffi.NULL
+        else (),
         model_path=api.text("Graph_GetModelPath", handle),
         consumers=_consumers(nodes),
+    )
+
+
+def _bodies(api: Api, node: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    count = api.get("Node_GetNumSubgraphs", "size_t", node)
+    if not count:
+        return ()
+    graphs: Any = ffi.new("void *[]", count)
+    names: Any = ffi.new("char *[]", count)
+    api.call("Node_GetSubgraphs", node, graphs, count, names)
+    return tuple(
+        (
+            string(names[i]),
+            tuple(
+                api.text("GetValueInfoName", each)
+                for each in api.objects("Graph_GetNumOutputs", "Graph_GetOutputs", graphs[i])
+            ),
+        )
+        for i in range(count)
     )
 
 
@@ -252,7 +281,10 @@ def boundary(graph: Graph, indices: Iterable[int]) -> tuple[tuple[str, ...], tup
     nodes = [graph.nodes[index] for index in sorted(chosen)]
     made = {name for node in nodes for name in node.outputs if name}
     inputs = dict.fromkeys(
-        name for node in nodes for name in node.inputs if name and name not in made and name not in graph.constants
+        name
+        for node in nodes
+        for name in (*node.inputs, *(node.hidden if node.index in graph.bodies else ()))
+        if name and name not in made and name not in graph.constants
     )
     used_outside = set(graph.outputs) | {
         name for name in made if any(index not in chosen for index in graph.consumers.get(name, ()))
@@ -284,7 +316,7 @@ def model_of(
     constants = dict.fromkeys(name for node in nodes for name in node.inputs if name in graph.constants)
     # an output that no node makes is a constant that goes through
     made = helper.make_graph(
-        [node_proto(graph.api, node) for node in nodes],
+        [node_proto(graph, node) for node in nodes],
         graph.name or "graph",
         [_value_proto(graph.values[name], dims[name]) for name in inputs],
         [_output_proto(graph.values[name]) for name in outputs],
@@ -336,16 +368,26 @@ def attributes_of(api: Api, node: Node) -> dict[str, Any]:
     Raises:
         OrtError: ONNX Runtime cannot tell.
     """
-    proto = node_proto(api, node)
+    proto = _plain_proto(api, node)
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute}
 
 
-def node_proto(api: Api, node: Node) -> onnx.NodeProto:
-    """A node, called `node_name`.
+def node_proto(graph: Graph, node: Node) -> onnx.NodeProto:
+    """A node of a graph, called `node_name`.
 
     Raises:
-        OrtError: ONNX Runtime cannot tell an attribute.
+        OrtError: ONNX Runtime cannot tell an attribute, or the node has a body that is not known.
     """
+    bodies = graph.bodies.get(node.index, {})
+    if len(bodies) != len(node.bodies):
+        raise OrtError(f"{node.label} has bodies that are not known")
+    proto = _plain_proto(graph.api, node)
+    proto.attribute.extend(helper.make_attribute(name, body) for name, body in bodies.items())
+    return proto
+
+
+def _plain_proto(api: Api, node: Node) -> onnx.NodeProto:
+    """A node without its bodies."""
     attributes = (
         _attribute_proto(api, attribute)
         for attribute in api.objects("Node_GetNumAttributes", "Node_GetAttributes", node.handle)
@@ -371,10 +413,8 @@ def _without_end(names: Sequence[str]) -> list[str]:
 def _attribute_proto(api: Api, handle: Any) -> onnx.AttributeProto | None:
     name = api.text("OpAttr_GetName", handle)
     kind = AttributeType(api.get("OpAttr_GetType", "int", handle))
-    if kind is AttributeType.UNDEFINED:
+    if kind in (AttributeType.UNDEFINED, AttributeType.GRAPH):
         return None
-    if kind is AttributeType.GRAPH:
-        raise OrtError(f"attribute '{name}' is a graph")
     if kind is AttributeType.TENSOR:
         value = api.get("OpAttr_GetTensorAttributeAsOrtValue", "void *", handle)
         try:

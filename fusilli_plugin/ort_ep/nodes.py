@@ -91,6 +91,7 @@ class CompiledNode:
         device: where it runs.
         compile_: compiles a model with static shapes.
         policy: see there.
+        late: it is compiled when it first runs, though its shapes are known.
 
     Attributes:
         stage: as for `ShapePlan`, if the shapes are known.
@@ -106,6 +107,7 @@ class CompiledNode:
         self, *, api: Api, runtime: int, name: str, labels: Sequence[str], inputs: Sequence[Value],
         outputs: Sequence[Value], model: onnx.ModelProto | None, device: Device,
         compile_: Callable[[onnx.ModelProto], Compiled], policy: Policy, compiled: Compiled | None = None,
+        late: bool = False,
     ) -> None:  # fmt: skip
         self.runtime = runtime
         self.name = name
@@ -129,7 +131,7 @@ class CompiledNode:
         self._sizes = [helper.tensor_dtype_to_np_dtype(value.dtype).itemsize for value in self.inputs]
         self._model = None if model is None else StoredModel.of(model)
         self._static: Compiled | None = compiled
-        if compiled is None and all(value.is_static for value in inputs):
+        if compiled is None and not late and all(value.is_static for value in inputs):
             assert model is not None, "a group is a model or compiled"
             self._static = self._specialise(model, tuple(_extents(value) for value in inputs))
         elif self._model is None and model is not None:

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import onnx
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep import context, devices, dump, report
 from fusilli_plugin.ort_ep.abi import NAME, Api, OrtError, c_text
+from fusilli_plugin.ort_ep.bodies import CONDITIONAL, Bodies
 from fusilli_plugin.ort_ep.engines import engines_for
 from fusilli_plugin.ort_ep.extents import assumed_extents
 from fusilli_plugin.ort_ep.flops import node_flops
@@ -87,6 +88,8 @@ class Provider:
         self._compiled: list[CompiledNode] = []
         self._problems: list[str] = []
         self._unchecked = frozenset(self.options.dims)  # dims of the options that no model was asked for yet
+        self._bodies = Bodies()
+        self._in_body = False  # of an If: the last graph that was shown
         self._claimed_in = ""  # name of the last graph with claims
         self._model_path = ""
         report.announce(self)
@@ -100,7 +103,8 @@ class Provider:
         ONNX Runtime swallows what goes wrong here, so it goes to the log and the report; in strict mode a node is
         claimed all the same, so that `compile` is called and can raise.
         """
-        graph = read(self._api, handle)
+        graph = self._read(handle)
+        self._in_body = graph.parent == CONDITIONAL
         self._model_path = self._model_path or graph.model_path
         self._check_dims(graph)
         verdicts: Mapping[int, Verdict] = {}
@@ -111,7 +115,9 @@ class Provider:
             verdicts, claims = self._claims(graph, verdicts, extents)
         except Exception as error:
             self._problem(f"graph '{graph.name}' stays with ONNX Runtime as a whole: {error}", error)
+        before = len(self._nodes)
         self._note(graph, verdicts, claims)
+        self._bodies.note(graph, range(before, len(self._nodes)))
         for claim in claims:
             self._claimed_in = graph.name
             self._claim(support, [graph.nodes[index].handle for index in claim.indices])
@@ -119,6 +125,11 @@ class Provider:
         if self.options.strict and not claims and self._complaints():
             for node in [node for node in graph.nodes if not node.has_subgraphs][:1]:
                 self._claim(support, [node.handle])
+
+    def _read(self, handle: Any) -> Graph:
+        graph = read(self._api, handle)
+        self._bodies.attach(graph)
+        return graph
 
     def _check_dims(self, graph: Graph) -> None:
         """Warn of dims in the options that the model has not; once, since ONNX Runtime shows a graph several times."""
@@ -202,7 +213,7 @@ class Provider:
                 return f"ONNX Runtime before 1.24 mixes up compiled nodes with those in graph '{self._claimed_in}'"
         if graph.parent and graph.parent not in _CONTROL:
             return f"it is inside a {graph.parent}, which ONNX Runtime puts other nodes in the place of"
-        if node.has_subgraphs:
+        if node.has_subgraphs and index not in graph.bodies:
             return "it has subgraphs"
         taken_by = self._api.text("Node_GetEpName", node.handle)
         if taken_by and taken_by != NAME:
@@ -314,7 +325,7 @@ class Provider:
             What it was compiled to, if its shapes are known, and what is said differently of its nodes now.
         """
         inputs, outputs = boundary(graph, indices)
-        if all(graph.values[name].is_static for name in inputs):
+        if all(graph.values[name].is_static for name in inputs) and not self._is_late():
             return self._compile_model(model_of(graph, indices, inputs, outputs, extents)), {}
         if all(verdicts[node.index].role is not Role.NONE for node in graph.nodes) and len(indices) == len(graph.nodes):
             return None, {}  # it was shown as it is
@@ -322,6 +333,13 @@ class Provider:
         found = self._surveyed(graph, indices, extents, refused)
         new = {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
         return None, new | {index: verdict for index, verdict in found.items() if verdict.role is Role.NONE}
+
+    def _is_late(self) -> bool:
+        """Whether groups are compiled when they first run.
+
+        Those in bodies of an If are: it may be that no run takes that branch, or that the If is claimed as a whole.
+        """
+        return self._in_body and not self.options.strict and not self.context.enabled
 
     # ---- compiling
 
@@ -345,10 +363,12 @@ class Provider:
             raise
         self._compiled += made
         self._kept.clear()
+        if not self._in_body:
+            self._bodies.clear()
         return made
 
     def _compile_group(self, handle: Any, fused: Any) -> CompiledNode:
-        graph = read(self._api, handle)
+        graph = self._read(handle)
         inputs, outputs = values_of(self._api, fused)
         inputs = tuple(name for name in inputs if name not in graph.constants)
         name = self._api.text("Node_GetName", fused)
@@ -378,6 +398,7 @@ class Provider:
                 compiled=compiled,
                 device=self.device,
                 compile_=self._compile_model,
+                late=self._is_late(),
                 policy=Policy(
                     max_shapes=self.options.max_shapes,
                     strict=self.options.strict,
@@ -428,6 +449,8 @@ class Provider:
                     flops=node_flops(graph, node),
                 )
             )
+            for inner in self._bodies.reports(node) if number else ():  # it has gone into the group with its node
+                self._nodes[inner] = replace(self._nodes[inner], group=number, reason="")
 
     def report(self) -> report.Report:
         """Where the nodes of this session run."""
