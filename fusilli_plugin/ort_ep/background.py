@@ -12,6 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor as _  # noqa: F401  registers its own end, which comes after ours
 from typing import Final
 
 __all__ = ["Background", "background"]
@@ -110,4 +111,5 @@ class Background:
 background: Final = Background()
 """The one of this process."""
 
-atexit.register(background.close)
+# Before the pools of the standard library close, which the compile that is under way uses; Python has no public way.
+getattr(threading, "_register_atexit", atexit.register)(background.close)

@@ -192,6 +192,8 @@ class Provider:
         if isinstance(error, ModelError) and error.rule == _OPSET:
             return dict.fromkeys(chosen, reason)
         if len(chosen) == 1:
+            if not isinstance(error, ModelError):  # the model is not to blame
+                self._problem(f"{graph.nodes[chosen[0]].label}: {reason}", error)
             return {chosen[0]: reason}
         if isinstance(error, PassError) and error.reproducer is not None:
             error.reproducer.unlink(missing_ok=True)  # that of the node alone is the one to look at
