@@ -27,7 +27,7 @@ class Bodies:
 
     def __init__(self) -> None:
         self._found: dict[_Key, onnx.GraphProto | None] = {}
-        self._reports: dict[_Key, range] = {}
+        self._reports: dict[_Key, list[int]] = {}
 
     def note(self, graph: Graph, reports: range) -> None:
         """Remember the graph if it is a body of an If.
@@ -44,7 +44,7 @@ class Bodies:
         key = graph.parent_outputs, graph.outputs
         # two of the same names, in bodies of others, cannot be told apart
         self._found[key] = None if key in self._found else self._proto(graph)
-        self._reports[key] = reports
+        self._reports[key] = [*reports, *(number for node in graph.nodes for number in self.reports(node))]
 
     def _proto(self, graph: Graph) -> onnx.GraphProto | None:
         if any(node.has_subgraphs and node.index not in graph.bodies for node in graph.nodes):

@@ -203,6 +203,18 @@ def _attention(on: _Operands) -> Iterator[Equality]:
     yield from _equal(on.place(0, 2), on.place(1, 0))
 
 
+def _features(*names: str) -> _Rule:
+    """The last extent is the number of values in an attribute, if there are several."""
+
+    def rule(on: _Operands) -> Iterator[Equality]:
+        for name in names:
+            count = len(on.attribute(name, ()))
+            if count > 1:
+                yield from _equal(on.place(0, -1), count)
+
+    return rule
+
+
 _TURNED: Final = ("transA", "transB", "transBatchA", "transBatchB")  # of FusedMatMul
 _BROADCASTS: Final = [
     "Add",
@@ -250,4 +262,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "Expand": _expand,
     **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
     "Attention": _attention,
+    # of ai.onnx.ml
+    "Scaler": _features("offset", "scale"),
+    "Imputer": _features("imputed_value_floats", "imputed_value_int64s"),
 }
