@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 import onnx
 
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep import context, devices, dump, report
-from fusilli_plugin.ort_ep.abi import NAME, Api, OrtError, c_text
+from fusilli_plugin.ort_ep.abi import NAME, Api, c_text
 from fusilli_plugin.ort_ep.bodies import CONDITIONAL, Bodies
 from fusilli_plugin.ort_ep.engines import engines_for
-from fusilli_plugin.ort_ep.extents import assumed_extents
+from fusilli_plugin.ort_ep.examining import FAILURES, Examiner, Extents
 from fusilli_plugin.ort_ep.flops import node_flops
 from fusilli_plugin.ort_ep.graphs import Graph, attributes_of, boundary, model_of, node_name, read, values_of
 from fusilli_plugin.ort_ep.groups import Role, group
-from fusilli_plugin.ort_ep.kernels import Kernels
 from fusilli_plugin.ort_ep.nodes import CompiledNode, Policy
-from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict, compile_model, survey
+from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict, compile_model
 from fusilli_plugin.ort_ep.options import ContextSettings, OptionError, ProviderOptions
 from fusilli_plugin.ort_ep.report import NodeReport
 from fusilli_plugin.ort_ep.threads import with_threads
 from graph_api import FusilliError
 from graph_api.errors import did_you_mean
-from hipdnn_backend.errors import EngineError
-from hipdnn_backend.offload.errors import ModelError, OffloadError, PassError
 from iree_bridge import Device
 
 __all__ = ["Provider", "StrictError"]
@@ -38,13 +33,7 @@ __all__ = ["Provider", "StrictError"]
 _LOG: Final = logging.getLogger(__name__)
 _MAX_ROUNDS: Final = 64
 _CONTROL: Final = frozenset({"If", "Loop", "Scan"})  # nodes whose bodies ONNX Runtime runs as they are
-_OPSET: Final = "opset"  # what the front end calls a model of another version of ONNX than it knows
 _BODIES: Final = 24  # version of ONNX Runtime from which on more than one graph of a session may have compiled nodes
-_MAX_PROBED: Final = 64 << 20  # bytes that are made to find out the dims of a node's results
-_FAILURES: Final = (FusilliError, OffloadError, EngineError, OrtError, ValueError, RuntimeError, NotImplementedError)
-
-Extents = Mapping[str, tuple[int, ...]]
-"""Extents that a graph's tensors are taken to have."""
 
 
 class StrictError(FusilliError):
@@ -92,6 +81,7 @@ class Provider:
         self._in_body = False  # of an If: the last graph that was shown
         self._claimed_in = ""  # name of the last graph with claims
         self._model_path = ""
+        self._examiner = Examiner(api, self._engines, self.options.dims, self._problem)
         report.announce(self)
         self._text: Any = c_text(devices.compatibility_text(device))
 
@@ -110,7 +100,7 @@ class Provider:
         verdicts: Mapping[int, Verdict] = {}
         claims: list[_Claim] = []
         try:
-            extents = self._extents(graph)
+            extents = self._examiner.extents(graph)
             verdicts = self._verdicts(graph, extents)
             verdicts, claims = self._claims(graph, verdicts, extents)
         except Exception as error:
@@ -154,56 +144,8 @@ class Provider:
         refused = {node.index: reason for node in graph.nodes if (reason := self._refusal(graph, node.index))}
         if self._holders(graph):
             return {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
-        found = self._surveyed(graph, None, extents, refused)
+        found = self._examiner.surveyed(graph, None, extents, refused)
         return found | {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
-
-    def _surveyed(
-        self, graph: Graph, indices: Iterable[int] | None, extents: Extents, refused: dict[int, str]
-    ) -> dict[int, Verdict]:
-        """What the engines say to nodes that are shown together; ``refused`` gets those that cannot be shown.
-
-        A node that the pipeline fails for costs that node: the others are shown without it.
-        """
-        wanted = [node.index for node in graph.nodes] if indices is None else list(indices)
-        for _ in range(_MAX_ROUNDS):
-            chosen = _with_known_boundary(graph, wanted, refused, extents)
-            if not chosen:
-                return {}
-            try:
-                return self._survey(graph, chosen, extents)
-            except _FAILURES as error:
-                faults = self._faults(graph, chosen, extents, error)
-                if not faults:
-                    raise
-                refused.update(faults)
-        return {}
-
-    def _survey(self, graph: Graph, chosen: Sequence[int], extents: Extents) -> dict[int, Verdict]:
-        inputs, outputs = boundary(graph, chosen)
-        found = survey(model_of(graph, chosen, inputs, outputs, extents), self._engines)
-        return {index: found[node_name(index)] for index in chosen}
-
-    def _faults(self, graph: Graph, chosen: Sequence[int], extents: Extents, error: BaseException) -> dict[int, str]:
-        """The nodes that an error of `_survey` is due to, and why; none if that cannot be told."""
-        reason = f"{error.reason} [{error.rule}]" if isinstance(error, ModelError) else str(error)
-        index = _at_fault(graph, error.node, chosen) if isinstance(error, ModelError) else None
-        if index is not None:
-            return {index: reason}
-        if isinstance(error, ModelError) and error.rule == _OPSET:
-            return dict.fromkeys(chosen, reason)
-        if len(chosen) == 1:
-            if not isinstance(error, ModelError):  # the model is not to blame
-                self._problem(f"{graph.nodes[chosen[0]].label}: {reason}", error)
-            return {chosen[0]: reason}
-        if isinstance(error, PassError) and error.reproducer is not None:
-            error.reproducer.unlink(missing_ok=True)  # that of the node alone is the one to look at
-        middle = len(chosen) // 2
-        for half in (chosen[:middle], chosen[middle:]):
-            try:
-                self._survey(graph, half, extents)
-            except _FAILURES as inner:
-                return self._faults(graph, half, extents, inner)
-        return {}
 
     def _refusal(self, graph: Graph, index: int) -> str:
         """Why a node cannot even be shown to the pipeline, "" if it can."""
@@ -224,40 +166,6 @@ class Provider:
             if name and not graph.values[name].dtype:
                 return f"'{name}' is no tensor of numbers"
         return ""
-
-    def _extents(self, graph: Graph) -> Extents:
-        """Extents for the graph's tensors; see `assumed_extents`."""
-        try:
-            return assumed_extents(graph, self.options.dims, partial(self._probe, graph))
-        except (OrtError, ValueError, RuntimeError) as error:
-            self._problem(f"graph '{graph.name}': the dims of its tensors are not inferred: {error}", error)
-            return {name: _ints(value.dims) for name, value in graph.values.items() if value.is_static}
-
-    def _probe(
-        self, graph: Graph, index: int, dims: Mapping[str, Sequence[int]]
-    ) -> Mapping[str, tuple[int, ...]] | None:
-        """Dims of what a node gives, found by running it in ONNX Runtime on zeros."""
-        node = graph.nodes[index]
-        inputs = [name for name in dict.fromkeys(node.inputs) if name in dims and name not in graph.constants]
-        outputs = [name for name in node.outputs if name and graph.values[name].dtype]
-        sizes = [math.prod(dims[name]) * _itemsize(graph, name) for name in inputs]
-        if not outputs or sum(sizes) > _MAX_PROBED:
-            return None
-        try:
-            model = model_of(graph, [index], inputs, outputs, dims)
-            types = [(name, graph.values[name].dtype) for name in inputs]
-            kernels = Kernels(self._api, model.SerializeToString(), types, outputs, 1)
-            zeros = [bytearray(max(size, 1)) for size in sizes]
-            found: list[tuple[int, ...]] = []
-            places = [int(ffi.cast("uintptr_t", ffi.from_buffer(each))) for each in zeros]
-            kernels.run(
-                [(place, dims[name], size) for place, name, size in zip(places, inputs, sizes, strict=True)],
-                lambda results: found.extend(result.dims for result in results),
-            )
-        except (OrtError, ValueError, RuntimeError) as error:
-            _LOG.debug("%s is not probed: %s", node.label, error)
-            return None
-        return dict(zip(outputs, found, strict=True))
 
     def _claims(
         self, graph: Graph, verdicts: Mapping[int, Verdict], extents: Extents
@@ -332,7 +240,7 @@ class Provider:
         if all(verdicts[node.index].role is not Role.NONE for node in graph.nodes) and len(indices) == len(graph.nodes):
             return None, {}  # it was shown as it is
         refused: dict[int, str] = {}
-        found = self._surveyed(graph, indices, extents, refused)
+        found = self._examiner.surveyed(graph, indices, extents, refused)
         new = {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
         return None, new | {index: verdict for index, verdict in found.items() if verdict.role is Role.NONE}
 
@@ -408,7 +316,7 @@ class Provider:
                     threads=self._threads,
                 ),
             )
-        except _FAILURES as error:
+        except FAILURES as error:
             labels = ", ".join(node.label for node in graph.nodes[:4])
             raise FusilliError(f"node '{name}' ({labels}{', …' if len(graph.nodes) > 4 else ''}): {error}") from error
         return node
@@ -447,7 +355,7 @@ class Provider:
                     domain=node.domain,
                     group=number,
                     engine=verdict.engine if number or verdict.role is Role.CORE else "",
-                    reason="" if number else verdict.reason or _left_out(verdict.role),
+                    reason="" if number else _left_out(verdict),
                     flops=node_flops(graph, node),
                 )
             )
@@ -505,37 +413,6 @@ class Provider:
         self._compiled.clear()
 
 
-def _with_known_boundary(graph: Graph, wanted: Iterable[int], refused: dict[int, str], extents: Extents) -> list[int]:
-    """The nodes that are not refused; those that read from outside what nothing is known of are refused, too."""
-    wanted = list(wanted)
-    while True:
-        chosen = [index for index in wanted if index not in refused]
-        inputs, _ = boundary(graph, chosen)
-        unknown = {name for name in inputs if name not in extents}
-        if not unknown:
-            return chosen
-        for index in chosen:
-            bad = next((name for name in graph.nodes[index].inputs if name in unknown), "")
-            if bad:
-                refused[index] = f"the rank of '{bad}' is not known before a run"
-
-
-def _ints(dims: Iterable[Any] | None) -> tuple[int, ...]:
-    return tuple(int(dim) for dim in dims or ())
-
-
-def _itemsize(graph: Graph, name: str) -> int:
-    return onnx.helper.tensor_dtype_to_np_dtype(graph.values[name].dtype).itemsize
-
-
-def _at_fault(graph: Graph, name: str, chosen: Iterable[int]) -> int | None:
-    """The node that an error of the pipeline is about: it names the node or one of its results."""
-    for index in chosen:
-        if name and (name == node_name(index) or name in graph.nodes[index].outputs):
-            return index
-    return None
-
-
 def _edges(graph: Graph) -> dict[int, set[int]]:
     """Index of a node → those that use its results."""
     return {
@@ -544,9 +421,13 @@ def _edges(graph: Graph) -> dict[int, set[int]]:
     }
 
 
-def _left_out(role: Role) -> str:
-    return {
-        Role.CORE: "its group would be smaller than min_nodes",
-        Role.LEFTOVER: "it does not stand between nodes that are claimed",
-        Role.FREE: "nothing that is claimed needs it",
-    }.get(role, "no engine takes it")
+def _left_out(verdict: Verdict) -> str:
+    """Why a node is in no group."""
+    if verdict.role is Role.CORE:
+        return verdict.reason or "its group would be smaller than min_nodes"
+    if verdict.role is Role.FREE:
+        return "nothing that is claimed needs it"
+    if verdict.role is Role.LEFTOVER:  # an engine would take it along: what it is not is not why it is left
+        alone = f"; alone it is no hipDNN operation: {verdict.reason}" if verdict.reason else ""
+        return f"it does not stand between nodes that are claimed{alone}"
+    return verdict.reason or "no engine takes it"

@@ -186,16 +186,16 @@ def test_what_the_user_says_of_dims_holds() -> None:
 @pytest.mark.ort
 @pytest.mark.usefixtures("provider")
 def test_a_pass_that_fails_for_a_node_costs_that_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusilli_plugin.ort_ep import provider
+    from fusilli_plugin.ort_ep import examining
 
-    original = provider.survey
+    original = examining.survey
 
     def picky(model: onnx.ModelProto, engines: Any) -> Any:
         if any(node.op_type == "Tanh" for node in model.graph.node):
             raise RuntimeError("pass hipdnn-offload failed")
         return original(model, engines)
 
-    monkeypatch.setattr(provider, "survey", picky)
+    monkeypatch.setattr(examining, "survey", picky)
     model = Model("picky")
     y = model.input("x", "n", 8)
     for op_type in ("Relu", "Sigmoid", "Tanh", "Exp", "Abs"):

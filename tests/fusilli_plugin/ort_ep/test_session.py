@@ -263,12 +263,12 @@ def test_a_shape_that_does_not_fit_is_an_error_with_the_nodes_names() -> None:
 
 
 def test_strict_mode_raises_if_something_goes_wrong_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusilli_plugin.ort_ep import provider
+    from fusilli_plugin.ort_ep import examining
 
     def broken(*_: object) -> None:
         raise RuntimeError("the sky fell")
 
-    monkeypatch.setattr(provider, "survey", broken)
+    monkeypatch.setattr(examining, "survey", broken)
     with pytest.raises(Exception, match="strict.*the sky fell"):
         session(add(), strict="1")
     made = session(add())  # otherwise ONNX Runtime runs it
