@@ -272,7 +272,8 @@ class Bridge:
         made: list[int] = []
 
         def raw() -> bytes:
-            return ffi.unpack(addresses, node.nbytes)
+            data: Any = ffi.unpack(addresses, node.nbytes)
+            return data
 
         def outputs(dims: Any) -> bytes:
             if makes and not made:

@@ -311,7 +311,7 @@ class CompiledNode:
         sizes = [size * prod(each) for size, each in zip(self._sizes, dims, strict=True)]
 
         def store(results: list[Result]) -> None:
-            numbers = numbers_of([result.dims for result in results])
+            numbers = numbers_of(tuple(result.dims for result in results))
             places.store(results, call.places(ffi.new("int64_t[]", numbers or [0]))[len(dims) :])
 
         kernels.run(places.fetch(list(zip(call.inputs, dims, sizes, strict=True))), store)

@@ -92,7 +92,7 @@ class _Maker:
 
     def double(self, x: str, like: str) -> str:
         """Twice the height and width: by a factor, or as another map has them."""
-        ways = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        ways: dict[str, Any] = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         if self.chance(0.5):
             self._weights += 1
             scales = self.model.constant(f"scales{self._weights}", np.array([1, 1, 2, 2], F32))
@@ -171,7 +171,7 @@ def _recurrent(m: _Maker) -> Net:
     x = m.model.input("x", "steps", m.dim("batch", 2), m.dim("size", size))
     if m.chance(0.5):
         x = m.activation(x)
-    more = {"linear_before_reset": int(m.pick(0, 1))} if op_type == "GRU" else {}
+    more: dict[str, Any] = {"linear_before_reset": int(m.pick(0, 1))} if op_type == "GRU" else {}
     direction = "bidirectional" if directions == 2 else m.pick("forward", "reverse")
     y = m.model.add(
         op_type, x, m.weight(directions, gates, size), m.weight(directions, gates, hidden),
