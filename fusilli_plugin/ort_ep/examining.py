@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import onnx
 
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep.abi import Api, OrtError
 from fusilli_plugin.ort_ep.extents import assumed_extents
-from fusilli_plugin.ort_ep.graphs import Graph, boundary, model_of, node_name
+from fusilli_plugin.ort_ep.graphs import Graph, boundary, model_of, node_name, read_by
 from fusilli_plugin.ort_ep.kernels import Kernels
 from fusilli_plugin.ort_ep.offloading import Verdict, survey
 from graph_api import FusilliError
@@ -113,21 +114,25 @@ class Examiner:
             return {name: _ints(value.dims) for name, value in graph.values.items() if value.is_static}
 
     def _probe(
-        self, graph: Graph, index: int, dims: Mapping[str, Sequence[int]]
+        self, graph: Graph, index: int, dims: Mapping[str, Sequence[int]], values: Mapping[str, np.ndarray[Any, Any]]
     ) -> Mapping[str, tuple[int, ...]] | None:
-        """Dims of what a node gives, found by running it in ONNX Runtime on zeros."""
+        """Dims of what a node gives, found by running it in ONNX Runtime: on zeros, but for ``values``."""
         node = graph.nodes[index]
-        inputs = [name for name in dict.fromkeys(node.inputs) if name in dims and name not in graph.constants]
+        inputs = [name for name in dict.fromkeys(read_by(graph, node)) if name in dims and name not in graph.constants]
         outputs = [name for name in node.outputs if name and graph.values[name].dtype]
         sizes = [math.prod(dims[name]) * _itemsize(graph, name) for name in inputs]
         if not outputs or sum(sizes) > _MAX_PROBED:
             return None
         try:
-            model = model_of(graph, [index], inputs, outputs, dims)
+            # without dims: of an If, the branch that is not taken may not fit them
+            model = model_of(graph, [index], inputs, outputs, {name: [None] * len(dims[name]) for name in inputs})
             types = [(name, graph.values[name].dtype) for name in inputs]
             kernels = Kernels(self._api, model.SerializeToString(), types, outputs, 1)
             zeros = [bytearray(max(size, 1)) for size in sizes]
             found: list[tuple[int, ...]] = []
+            for name, data in zip(inputs, zeros, strict=True):
+                if name in values:
+                    data[:] = values[name].tobytes() or b"\0"
             places = [int(ffi.cast("uintptr_t", ffi.from_buffer(each))) for each in zeros]
             kernels.run(
                 [(place, dims[name], size) for place, name, size in zip(places, inputs, sizes, strict=True)],
@@ -149,7 +154,7 @@ def _with_known_boundary(graph: Graph, wanted: Iterable[int], refused: dict[int,
         if not unknown:
             return chosen
         for index in chosen:
-            bad = next((name for name in graph.nodes[index].inputs if name in unknown), "")
+            bad = next((name for name in read_by(graph, graph.nodes[index]) if name in unknown), "")
             if bad:
                 refused[index] = f"the rank of '{bad}' is not known before a run"
 

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
 
 from fusilli_plugin.ort_ep.abi import OrtError
 from fusilli_plugin.ort_ep.constraints import Equality, Place, Shape, equalities
-from fusilli_plugin.ort_ep.graphs import Graph, node_proto, opset_imports, tensor_proto
+from fusilli_plugin.ort_ep.graphs import Graph, Node, node_proto, opset_imports, read_by, tensor_proto
 
 __all__ = ["Probe", "assumed_extents"]
 
@@ -32,8 +34,10 @@ _PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59
 _STEP: Final = 32  # nets halve and double their maps up to five times
 _USUAL: Final = (64, 224, 32, 28, 128, 256, 96, 299, 300, 320, 416, 512, 640, 48, 16, 8)
 
-Probe = Callable[[int, Mapping[str, Sequence[int]]], Mapping[str, Sequence[int]] | None]
-"""Dims of a node's results, given those of its operands, found by running it; None if that does not work."""
+Array = np.ndarray[Any, Any]
+Probe = Callable[[int, Mapping[str, Sequence[int]], Mapping[str, Array]], Mapping[str, Sequence[int]] | None]
+"""Dims of a node's results, given the dims of its operands and the elements of some, found by running it; None if that
+does not work."""
 _Key = str | Place
 """A symbol: the name of a dim, or the place of one without a name."""
 
@@ -72,6 +76,8 @@ def _styles() -> Iterator[Callable[[int, bool], int]]:
     """How symbols get their first numbers: from their own number, and whether they are a first axis."""
     yield lambda number, first: _PRIMES[number % len(_PRIMES)] * (1 if first else _STEP)
     yield lambda number, first: _PRIMES[number % len(_PRIMES)]
+    for all_of_them in (1, 2):
+        yield lambda number, first, all_of_them=all_of_them: all_of_them
     for usual in _USUAL:
         yield lambda number, first, usual=usual: 2 if first else usual
 
@@ -89,10 +95,11 @@ class _Inference:
                     continue
         small = [name for name in graph.constants if _count(graph, name) <= _SMALL and graph.values[name].dtype]
         self._initializers = [tensor_proto(graph.api, name, graph.constants[name]) for name in small]
+        self.arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in self._initializers}
         self.values = {
-            tensor.name: [int(each) for each in numpy_helper.to_array(tensor).reshape(-1)]
-            for tensor in self._initializers
-            if tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+            name: [int(each) for each in array.reshape(-1)]
+            for name, array in self.arrays.items()
+            if array.dtype in (np.int64, np.int32)
         }
         large = [graph.values[name] for name in graph.constants if name not in set(small) and graph.values[name].dtype]
         self._weights = [helper.make_tensor_value_info(each.name, each.dtype, each.dims) for each in large]
@@ -203,9 +210,10 @@ class _Trial:
         self._cut: set[int] = set()
         self.shapes: dict[str, Shape] = {}
         self.contradictions = 0
-        made = {name for node in graph.nodes for name in node.outputs}
+        self._failed = 0  # nodes that do not run with these extents
+        self._makers = {name: node for node in graph.nodes for name in node.outputs}
         for name, value in graph.values.items():
-            if name not in made and name not in graph.constants and value.dims is not None:
+            if name not in self._makers and name not in graph.constants and value.dims is not None:
                 self._open(name, value.dims)
 
     def settle(self) -> None:
@@ -217,7 +225,9 @@ class _Trial:
             wrong = [each for each in self._equalities() if self._differs(each)]
             if not self._learn(wrong) and not self._cut_more():
                 break
-        self.contradictions = len(wrong)
+        # nothing is left of what is smaller than a window: then it is not seen what would compute it
+        empty = sum(1 for name, shape in self.shapes.items() if 0 in shape and name not in self._inference.constants)
+        self.contradictions = len(wrong) + self._failed + empty
 
     def _open(self, name: str, dims: Sequence[int | str | None]) -> None:
         made: list[int | _Key] = []
@@ -299,7 +309,8 @@ class _Trial:
             self._cut.add(index)
             node = self._graph.nodes[index]
             unknown = [name for name in node.outputs if name and self._graph.values[name].dims is None]
-            probed = self._probe(index, self._known(node.inputs)) if unknown and not node.has_subgraphs else None
+            probed = self._probed(node) if unknown else None
+            self._failed += bool(unknown and probed is None)
             for name in filter(None, node.outputs):
                 dims = (probed or {}).get(name) if name in unknown else self._graph.values[name].dims
                 if dims is not None:
@@ -307,6 +318,45 @@ class _Trial:
                     same = inferred if inferred is not None and len(inferred) == len(dims) else [None] * len(dims)
                     self._open(name, [dim if each is None else each for dim, each in zip(dims, same, strict=True)])
         return bool(cut)
+
+    def _probed(self, node: Node) -> Mapping[str, Sequence[int]] | None:
+        values: dict[str, Array] = {}
+        if node.has_subgraphs:  # which branch is taken decides
+            value = self._value(node.inputs[0], {}) if node.index in self._graph.bodies and node.inputs else None
+            if value is None:
+                return None
+            values[node.inputs[0]] = value
+        return self._probe(node.index, self._known(read_by(self._graph, node)), values)
+
+    def _value(self, name: str, known: dict[str, Array | None]) -> Array | None:
+        """What follows from constants and extents alone; None if it is not that, or large."""
+        if name in self._inference.arrays:
+            return self._inference.arrays[name]
+        if name not in known:
+            known[name] = None  # until it is found out
+            node = self._makers.get(name)
+            proto = self._inference.nodes.get(node.index) if node is not None else None
+            if node is not None and proto is not None and not node.domain and not node.has_subgraphs:
+                known[name] = self._evaluated(node, proto, name, known)
+        return known[name]
+
+    def _evaluated(self, node: Node, proto: onnx.NodeProto, name: str, known: dict[str, Array | None]) -> Array | None:
+        if node.op_type in ("Shape", "Size"):
+            shape = self.shapes.get(node.inputs[0])
+            feeds = None if shape is None or None in shape else {node.inputs[0]: np.broadcast_to(np.int8(0), shape)}
+        else:
+            found = {each: self._value(each, known) for each in node.inputs if each}
+            feeds = {each: value for each, value in found.items() if value is not None and value.size <= _SMALL}
+            feeds = feeds if len(feeds) == len(found) and found else None
+        if feeds is None:
+            return None
+        try:
+            evaluator = ReferenceEvaluator(proto, opsets={"": self._graph.opsets.get("", 1)})
+            results: Any = evaluator.run(None, feeds)
+            return np.asarray(results[list(proto.output).index(name)])
+        except Exception as error:  # the reference raises whatever numpy does
+            _LOG.debug("%s is not computed: %s", node.label, error)
+            return None
 
     def _is_stuck(self, index: int) -> bool:
         node = self._graph.nodes[index]

@@ -29,6 +29,7 @@ __all__ = [
     "node_proto",
     "opset_imports",
     "read",
+    "read_by",
     "tensor_proto",
     "values_of",
 ]
@@ -275,6 +276,11 @@ def values_of(api: Api, node: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return inputs, reader.names(api.objects("Node_GetNumOutputs", "Node_GetOutputs", node))
 
 
+def read_by(graph: Graph, node: Node) -> tuple[str, ...]:
+    """What a node reads, by itself or in the bodies that it is shown with; "" for what is missing."""
+    return (*node.inputs, *node.hidden) if node.index in graph.bodies else node.inputs
+
+
 def boundary(graph: Graph, indices: Iterable[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of what some nodes read from and what they give to the rest of the graph, constants not counted."""
     chosen = set(indices)
@@ -283,7 +289,7 @@ def boundary(graph: Graph, indices: Iterable[int]) -> tuple[tuple[str, ...], tup
     inputs = dict.fromkeys(
         name
         for node in nodes
-        for name in (*node.inputs, *(node.hidden if node.index in graph.bodies else ()))
+        for name in read_by(graph, node)
         if name and name not in made and name not in graph.constants
     )
     used_outside = set(graph.outputs) | {

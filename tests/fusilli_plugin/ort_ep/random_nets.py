@@ -18,6 +18,7 @@ from tests.fusilli_plugin.ort_ep.models import Array, Model
 __all__ = ["Net", "net"]
 
 F32 = np.float32
+_NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
 @dataclass
@@ -92,7 +93,11 @@ class _Maker:
 
     def double(self, x: str, like: str) -> str:
         """Twice the height and width: by a factor, or as another map has them."""
-        ways: dict[str, Any] = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        ways: dict[str, Any] = {
+            "mode": "nearest",
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": "floor",
+        }
         if self.chance(0.5):
             self._weights += 1
             scales = self.model.constant(f"scales{self._weights}", np.array([1, 1, 2, 2], F32))
