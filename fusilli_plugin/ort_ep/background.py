@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor as _  # noqa: F401  registers its own end, which comes after ours
@@ -19,6 +20,10 @@ __all__ = ["Background", "background"]
 
 _LOG: Final = logging.getLogger(__name__)
 _MOST: Final = 32  # wishes that are kept
+# Shapes that are new come in bursts, whose runs a compile would slow down: it begins when that many seconds brought no
+# wish, and that many after the first one at the latest.
+_QUIET: Final = 0.3
+_PATIENCE: Final = 1.5
 
 
 class Background:
@@ -31,6 +36,7 @@ class Background:
         self._running: Hashable | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._last = 0.0  # when something was wished for
 
     def wants(self, key: Hashable, job: Callable[[], None]) -> bool:
         """Run a job some time; whether it will be: not if the process ends, or newer wishes push it out.
@@ -46,6 +52,7 @@ class Background:
             if key != self._running:
                 self._jobs[key] = job
                 self._jobs.move_to_end(key)
+                self._last = time.monotonic()
                 while len(self._jobs) > _MOST:
                     self._jobs.popitem(last=False)
             if self._thread is None:
@@ -66,6 +73,7 @@ class Background:
         with self._changed:
             for key in [key for key in self._jobs if owned(key)]:
                 del self._jobs[key]
+            self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing is left to do; whether that came in time."""
@@ -88,8 +96,14 @@ class Background:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._jobs or self._closed)
+                end = time.monotonic() + _PATIENCE
+                while not self._closed and (left := min(self._last + _QUIET, end) - time.monotonic()) > 0:
+                    self._changed.wait(left)
                 if self._closed:
                     return
+                if not self._jobs:  # they were dropped meanwhile
+                    self._changed.notify_all()
+                    continue
                 self._running, job = self._jobs.popitem()
             try:
                 job()

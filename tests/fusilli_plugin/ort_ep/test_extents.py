@@ -288,7 +288,7 @@ def test_an_if_is_claimed_as_a_whole_where_its_condition_follows_from_extents(co
     made = session(data, new_shapes="wait")
     theirs: Any = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
-    for rows, size in ((8, 1.0), (3, 1.0), (8, 0.1), (3, 0.1)):
+    for rows, size in ((8, 1.0), (3, 0.1)):
         x = (rng.uniform(0.6, 1, (rows, 8)) * size).astype(F32)
         np.testing.assert_allclose(made.run(None, {"x": x})[0], theirs.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
     report = fusilli_plugin.ep_report(made)
