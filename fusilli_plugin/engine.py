@@ -30,7 +30,7 @@ from hipdnn_backend.wire import BehaviorNote, EngineConfig, EngineDetails, decod
 from iree_bridge import Device, Executable, Options, Target, support, versions
 from iree_bridge._locks import fork_safe_lock
 from iree_bridge.compiler import CompiledCode, compile_code
-from iree_bridge.cpu import host_arch
+from iree_bridge.cpu import host_arch, missing_features
 from iree_bridge.options import CompileMode
 
 __all__ = ["Built", "FusilliEngine"]
@@ -144,7 +144,7 @@ class Built:
             global_flags=(),
             iree=versions.iree_version(),
             machine="" if self.target.is_gpu else host_arch(),
-            cpu_features=(),
+            cpu_features=self.target.needs(self.code.flags),
             key=self.code.key,
             dispatches=self.code.dispatches,
             seconds=self.code.seconds,
@@ -388,11 +388,15 @@ class FusilliEngine:
         except (FusilliError, ArithmeticError, LookupError, RecursionError) as error:
             raise NotSupportedError("", "plan", str(error)) from error
         code = artifact.codes.get(str(self.target))
-        if code is None or code.target != self.target:
-            made_for = ", ".join(
-                f"{each.target} {each.target.features[:40]}".strip() for each in artifact.codes.values()
-            )
+        if code is None:
+            made_for = ", ".join(artifact.codes)
             raise NotSupportedError("", "plan", f"the serialized plan is for {made_for}, this device is {self.target}")
+        # Plans of earlier versions name no extensions, but their target does.
+        missing = code.missing() or missing_features(code.target.extensions)
+        if missing:
+            lacking = ", ".join(missing)
+            reason = f"the serialized plan needs processor extensions that this machine lacks ({lacking}); build it again"
+            raise NotSupportedError("", "plan", reason)
         if code.iree != versions.iree_version():
             reason = (
                 f"the serialized plan was made by IREE {code.iree}, this is {versions.iree_version()}; build it again"

@@ -20,7 +20,6 @@ from graph_api import CompileError, Graph, GraphError, NotSupportedError
 from iree_bridge import versions
 from iree_bridge._flights import Flights
 from iree_bridge.cache import Cache, Code, Refusal, key_of
-from iree_bridge.cpu import host_arch, host_features
 from iree_bridge.options import CompileMode, Options
 from iree_bridge.target import Target
 from iree_bridge.variants import choose
@@ -36,7 +35,6 @@ __all__ = [
     "cache_for",
     "compile_code",
     "compile_mlir",
-    "cpu_features",
     "emit",
     "inspect_ir",
     "lower",
@@ -249,27 +247,6 @@ def lower(text: str, target: Target, phase: str, options: Options | None = None)
     recipe = Recipe(target, (*target.flags(), *options.extra_flags))
     reply, _ = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
     return reply.payload.decode("utf-8", "replace")
-
-
-def cpu_features(target: Target, options: Options | None = None) -> tuple[str, ...]:
-    """The extensions that code for a CPU target may use, sorted; empty for other targets.
-
-    In LLVM's spelling on x86-64. Elsewhere code is compiled for this machine only, and its kernel's list is returned.
-
-    Raises:
-        CompileError: the compiler failed.
-    """
-    if target.backend != "llvm-cpu":
-        return ()
-    if host_arch() != "x86_64":
-        return host_features()
-    options = options or Options.from_env()
-    flags = tuple(flag for flag in target.flags() if "target" in flag)
-    job = _Job("cpu features", Recipe(target, flags), options)
-    reply = _ask(job, {"op": "features", "flags": list(flags)}, b"")
-    if not reply.header["ok"]:
-        _fail(job, reply.header["message"], reply, None)
-    return tuple(name for name in str(reply.header["cpu_features"]).split(",") if name)
 
 
 def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:

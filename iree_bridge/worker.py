@@ -6,7 +6,6 @@ Some inputs crash the compiler and some end its process, so it never runs in the
     hello {global_flags, memory, idle, scratch, lifeline} -> hello {versions}
     emit {target}, payload graph JSON                    -> reply, payload IR without locations + IR with locations
     compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, facts?, ...}, payload vmfb (IR if phase)
-    features {flags}                                     -> reply {cpu_features}
 
 Each request is answered by ``started`` at once, so that the parent can tell a worker that was lost before the request
 from one that the request killed. ``lifeline`` is the reading end of a pipe whose other end the parent holds; nothing is
@@ -158,7 +157,6 @@ class _Server:
         self._operations: dict[str, Callable[[Header, bytes], tuple[Header, bytes]]] = {
             "emit": self._emit,
             "compile": self._compile,
-            "features": self._features,
         }
 
     def serve(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
@@ -215,11 +213,6 @@ class _Server:
 
             reply["facts"] = [asdict(fact) for fact in read_dispatches(folder / "intermediates")]
         return reply, compiled.output
-
-    def _features(self, header: Header, _payload: bytes) -> tuple[Header, bytes]:
-        from iree_bridge import _compiler_api
-
-        return {"ok": True, "cpu_features": _compiler_api.cpu_features(header["flags"])}, b""
 
 
 def _failure(kind: str, message: str) -> Header:

@@ -326,7 +326,8 @@ def test_a_worker_in_a_native_call_that_keeps_the_gil_ends_with_its_parent(tmp_p
         f"    pathlib.Path({str(busy)!r}).write_text(str(os.getpid()))\n"
         "    mutex = ctypes.create_string_buffer(64)\n"
         "    for _ in range(2): ctypes.PyDLL(None).pthread_mutex_lock(mutex)\n"  # no signal ends this wait
-        "worker._Server._features = hang\n"
+        "original, worker._Server._compile = worker._Server._compile, lambda self, header, text: (\n"
+        "    original(self, header, text) if text else hang())\n"
         "worker.main(sys.argv[3:])\n"
     )
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {hook} "$@"\n')
@@ -334,7 +335,7 @@ def test_a_worker_in_a_native_call_that_keeps_the_gil_ends_with_its_parent(tmp_p
     code = (
         f"workers = WorkerPool(Options(python=Path({str(python)!r}), workers=1))\n"
         f"{'ask(COMPILE)' if before == 'a compile' else ''}\n"
-        "workers.request({'op': 'features', 'flags': []}, timeout=60)"
+        "workers.request({'op': 'compile', 'flags': []}, timeout=60)"
     )
     with subprocess.Popen([sys.executable, "-c", _PRELUDE + code], cwd=ROOT) as host:
         end = time.monotonic() + 60
