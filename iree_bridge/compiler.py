@@ -37,6 +37,7 @@ __all__ = [
     "compile_mlir",
     "emit",
     "inspect_ir",
+    "known_refusal",
     "lower",
     "recipe_for",
     "replay",
@@ -44,7 +45,8 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 
-_MESSAGE_LINES: Final = 20
+_MESSAGE_LINES: Final = 18
+_FEW_LINES: Final = 3
 _LINE_WIDTH: Final = 300
 _REPRODUCER: Final = "reproducer: "
 _COMPLAINT: Final = re.compile(r"\berror:|^ERROR\b|LLVM ERROR")
@@ -115,14 +117,6 @@ class _Job(NamedTuple):
     def what(self) -> str:
         """How messages call it."""
         return f"{'graph' if self.graph_json is not None else 'module'} '{self.name}'"
-
-
-class _RefusedError(CompileError):
-    """The compiler refused its input, and would again."""
-
-
-class _CompilerCrashError(CompileError):
-    """The compiler did not refuse its input, it crashed."""
 
 
 def compile_code(
@@ -249,6 +243,20 @@ def lower(text: str, target: Target, phase: str, options: Options | None = None)
     return reply.payload.decode("utf-8", "replace")
 
 
+def known_refusal(graph: Graph, target: Target, options: Options) -> str:
+    """What is kept of the compiler's refusal of a graph, so that nobody has to ask it again; "" if nothing is.
+
+    Raises:
+        UntrustedCacheError: others can write to the cache folder.
+    """
+    store = cache_for(options)
+    if not store.has_refusals():
+        return ""
+    key = _refusal_key(_graph_key(graph, recipe_for(graph, target, options)), graph.to_json())
+    kept = store.refusal(key)
+    return "" if kept is None else f"{kept.message.splitlines()[0]} (remembered; remove {kept.path} to try again)"
+
+
 def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
     """Compile a saved failure again, with its flags and without the cache; no new reproducer is written.
 
@@ -315,7 +323,7 @@ def _raise_refusal(store: Cache, key: str, job: _Job) -> None:
     lines += [] if folder is None else [f"{_REPRODUCER}{folder}"]
     lines.append(f"nothing was compiled now; to compile it again, remove {kept.path}")
     _LOG.info("%s is not compiled again: %s", job.what, kept.path)
-    raise CompileError("\n".join([f"{first} (remembered from an earlier compile)", *lines]), folder)
+    raise CompileError("\n".join([f"{first} (remembered from an earlier compile)", *lines]), folder, "refused")
 
 
 @contextlib.contextmanager
@@ -323,7 +331,9 @@ def _kept_refusal(store: Cache, key: str) -> Iterator[None]:
     """Keep it if the compiler refuses what is compiled inside."""
     try:
         yield
-    except _RefusedError as error:
+    except CompileError as error:
+        if error.kind != "refused":
+            raise
         lines = str(error).splitlines()
         message = "\n".join(line for line in lines if not line.startswith(_REPRODUCER))
         store.refuse(key, Refusal(message, str(error.reproducer or "")))
@@ -441,18 +451,24 @@ def _request_compile(
     recipe = job.recipe
     try:
         return _request_once(ir, job, inspect=inspect, phase=phase), recipe
-    except _CompilerCrashError as crash:
-        if recipe.spare_flags is None:
+    except CompileError as crash:
+        if crash.kind != "crash" or recipe.spare_flags is None:
             raise
         own = [flag for flag in recipe.flags if flag not in recipe.spare_flags]
         other = [flag for flag in recipe.spare_flags if flag not in recipe.flags]
-        _LOG.warning("%s\ncompiling again without %s and with %s", crash, own or "any flag", other or "no other")
         spare = recipe._replace(flags=recipe.spare_flags, spare_flags=None)
         try:
-            return _request_once(ir, job._replace(recipe=spare), inspect=inspect, phase=phase), spare
-        except _RefusedError as refused:
-            # Only after a crash, which another time there may be none of.
-            raise CompileError(str(refused), refused.reproducer) from crash
+            reply = _request_once(ir, job._replace(recipe=spare), inspect=inspect, phase=phase)
+        except CompileError as second:
+            # Not as a refusal: it came only after a crash, which another time there may be none of.
+            kind = second.kind if second.kind != "refused" else "crash"
+            raise CompileError(f"{second}\nand before that, {crash}", second.reproducer, kind) from crash
+        _LOG.warning(
+            "%s took a second attempt: the compiler crashed, and compiled it without %s and with %s; what it crashed "
+            "with is in %s",
+            job.what, own or "any flag", other or "no other", crash.reproducer or "no reproducer",
+        )  # fmt: skip
+        return reply, spare
 
 
 def _request_once(ir: EmittedIr, job: _Job, *, inspect: bool, phase: str | None) -> Reply:
@@ -500,15 +516,14 @@ def _ask(
         workers = pool(job.options)
         return workers.request(header, payload, timeout=job.options.timeout, global_flags=global_flags)
     except WorkerError as failure:
-        kind = _CompilerCrashError if failure.kind == "crash" else CompileError
-        _report(job, str(failure), [], failure.stderr, ir, kind)
+        _report(job, str(failure), [], failure.stderr, ir, failure.kind)
 
 
 def _fail(job: _Job, problem: str, reply: Reply, ir: EmittedIr | None) -> NoReturn:
     diagnostics = [(str(severity), str(text)) for severity, text in reply.header["diagnostics"]]
     said = "\n".join([*(text for _, text in diagnostics), reply.stderr])
     is_refusal = reply.header.get("kind") == "RejectedError" and not _MACHINE.search(said)
-    _report(job, problem, diagnostics, reply.stderr, ir, _RefusedError if is_refusal else CompileError)
+    _report(job, problem, diagnostics, reply.stderr, ir, "refused" if is_refusal else "")
 
 
 def _report(
@@ -517,7 +532,7 @@ def _report(
     diagnostics: Sequence[tuple[str, str]],
     stderr: str,
     ir: EmittedIr | None,
-    kind: type[CompileError] = CompileError,
+    kind: str = "",
 ) -> NoReturn:
     """Save a reproducer and raise the error that names it."""
     from iree_bridge import reproducer
@@ -539,10 +554,14 @@ def _report(
         keep=job.options.failures,
     )
     lines = [f"{job.what} could not be compiled for {recipe.target}: {problem}"]
-    lines += _telling(diagnostics, stderr)[: _MESSAGE_LINES - 2]
+    telling = _telling(diagnostics, stderr)
+    shown = _FEW_LINES if folder is not None else _MESSAGE_LINES  # all of it is in the folder
+    lines += telling[:shown]
+    if len(telling) > shown:
+        lines.append(f"  and {len(telling) - shown} further lines" + ("" if folder is None else " in diagnostics.txt"))
     if folder is not None:
         lines.append(f"{_REPRODUCER}{folder}")
-    raise kind("\n".join(lines), folder)
+    raise CompileError("\n".join(lines), folder, kind)
 
 
 def _telling(diagnostics: Sequence[tuple[str, str]], stderr: str) -> list[str]:

@@ -4,9 +4,9 @@ The compiler is told each extension by name, and a processor that has nothing of
 a processor's name: what LLVM thinks of a processor includes extensions that its kernel may hide, for an erratum or in a
 virtual machine. So what code needs is what the compiler was told, and nothing here depends on LLVM's models.
 
-Only extensions that LLVM chooses for ordinary code are in the tables. Others (random numbers, cryptography, tiles of AMX,
-saving of states, cache control) need an intrinsic that no code of ours has: they are never told, and where a list that
-was made by an earlier version names them, they are not asked for.
+Only extensions that LLVM chooses for ordinary code are in the tables. Others (random numbers, cryptography, tiles of
+AMX, saving of states, cache control) need an intrinsic that no code of ours has: they are never told, and where a list
+that was made by an earlier version names them, they are not asked for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class _Extension(NamedTuple):
     includes: str = ""
 
 
-# Every x86-64 processor has those of the first line.
 _X86: Final[dict[str, _Extension]] = {
     "cmov": _Extension("cmov"), "cx8": _Extension("cx8"), "sse": _Extension("sse"), "sse2": _Extension("sse2", "sse"),
     "cx16": _Extension("cx16", "cx8"), "sahf": _Extension("lahf_lm"), "popcnt": _Extension("popcnt"),
@@ -63,6 +62,7 @@ _ARM: Final[dict[str, _Extension]] = {
     "bf16": _Extension("bf16", "neon"), "i8mm": _Extension("i8mm", "neon"),
     "sve": _Extension("sve", "fullfp16"), "sve2": _Extension("sve2", "sve"),
 }  # fmt: skip
+_DEMANDED: Final = {"x86_64": frozenset(("cmov", "cx8", "sse", "sse2")), "aarch64": frozenset(("fp", "asimd"))}
 _WITH_SVE: Final = {"bf16": "svebf16", "i8mm": "svei8mm"}
 _TABLES: Final = {"x86_64": _X86, "aarch64": _ARM}
 
@@ -76,8 +76,8 @@ _UNUSED: Final = frozenset((
     "64bit", "adx", "aes", "amx-bf16", "amx-complex", "amx-fp16", "amx-fp8", "amx-int8", "amx-tile", "avx10.1",
     "cldemote", "clflushopt", "clwb", "clzero", "crc32", "enqcmd", "evex512", "fsgsbase", "fxsr", "hreset", "invpcid",
     "kl", "lwp", "mmx", "movdir64b", "movdiri", "movrs", "mwaitx", "pclmul", "pconfig", "pku", "prefetchi", "prfchw",
-    "ptwrite", "raoint", "rdpid", "rdpru", "rdrnd", "rdseed", "rtm", "serialize", "sgx", "sha", "sha512", "shstk", "sm3",
-    "sm4", "tsxldtrk", "uintr", "usermsr", "vaes", "vpclmulqdq", "waitpkg", "wbnoinvd", "widekl", "x87", "xsave",
+    "ptwrite", "raoint", "rdpid", "rdpru", "rdrnd", "rdseed", "rtm", "serialize", "sgx", "sha", "sha512", "shstk", 
+    "sm3", "sm4", "tsxldtrk", "uintr", "usermsr", "vaes", "vpclmulqdq", "waitpkg", "wbnoinvd", "widekl", "x87", "xsave",
     "xsavec", "xsaveopt", "xsaves",
 ))  # fmt: skip
 
@@ -85,7 +85,8 @@ _UNUSED: Final = frozenset((
 def told(flags: Iterable[str], arch: str) -> tuple[str, ...] | None:
     """What the compiler is told of a machine whose kernel lists ``flags``: LLVM's names, sorted.
 
-    An extension is told if the machine reports it and all that it includes.
+    An extension is told if the machine reports it and all that it includes. What the architecture demands is there
+    whatever the kernel says, even nothing: the calling convention needs it.
 
     Returns:
         None for an architecture that is not known here.
@@ -93,7 +94,7 @@ def told(flags: Iterable[str], arch: str) -> tuple[str, ...] | None:
     table = _TABLES.get(arch)
     if table is None:
         return None
-    have = frozenset(flags)
+    have = _DEMANDED[arch] | frozenset(flags)
     if arch == "aarch64" and "sve" in have and any(a in have and b not in have for a, b in _WITH_SVE.items()):
         have -= {"sve"}
     return tuple(sorted(name for name in table if _is_reported(name, table, have)))
@@ -121,13 +122,17 @@ def needed(names: Iterable[str], arch: str) -> tuple[str, ...]:
     return tuple(sorted({known.get(name, name) for name in plain} - set(unused)))
 
 
+def _set(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
 def _processors() -> dict[str, frozenset[str]]:
     """The x86-64 processors that code can be compiled for by name, and what each is taken to have."""
-    v1 = frozenset("cmov cx8 sse sse2".split())
-    v2 = v1 | frozenset("cx16 popcnt sahf sse3 ssse3 sse4.1 sse4.2".split())
-    v3 = v2 | frozenset("avx avx2 bmi bmi2 f16c fma lzcnt movbe".split())
-    v4 = v3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
-    icelake = v4 | frozenset("avx512ifma avx512vbmi avx512vbmi2 avx512vnni avx512bitalg avx512vpopcntdq gfni".split())
+    v1 = _set("cmov cx8 sse sse2")
+    v2 = v1 | _set("cx16 popcnt sahf sse3 ssse3 sse4.1 sse4.2")
+    v3 = v2 | _set("avx avx2 bmi bmi2 f16c fma lzcnt movbe")
+    v4 = v3 | _set("avx512f avx512bw avx512cd avx512dq avx512vl")
+    icelake = v4 | _set("avx512ifma avx512vbmi avx512vbmi2 avx512vnni avx512bitalg avx512vpopcntdq gfni")
     sapphire = icelake | {"avxvnni", "avx512bf16", "avx512fp16"}
     alder = v3 | {"avxvnni", "gfni"}
     arrow = alder | {"avxifma", "avxneconvert", "avxvnniint8"}

@@ -34,6 +34,7 @@ _WORKER_NEEDS: Final = ("iree/compiler/_mlir_libs", "numpy", "ml_dtypes")
 _WORKER: Final = Path(__file__).resolve().parent / "worker.py"
 _STDERR_NAME: Final = "stderr.txt"
 _START_TIMEOUT: Final = 60.0  # seconds
+_FAILED_START_COUNTS: Final = 30.0  # seconds
 _STOP_TIMEOUT: Final = 5.0  # seconds
 _STDERR_LIMIT: Final = 256 << 10  # bytes
 # What Python and the bindings take; with less, a start fails in ways that do not always name memory.
@@ -204,7 +205,30 @@ class WorkerPool:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._failed_start: tuple[str, float] | None = None
         self._clear()
+
+    def problem(self) -> str:
+        """Why no worker could be started now, as far as that can be told without starting one; "" if nothing is known.
+
+        A start that failed counts for half a minute.
+        """
+        if self._failed_start is not None:
+            text, when = self._failed_start
+            if time.monotonic() - when < _FAILED_START_COUNTS:
+                return text
+        if self._options.memory < _START_MEMORY:
+            return f"the compile worker does not start within {_size(self._options.memory)} (FUSILLI_COMPILE_MEMORY)"
+        try:
+            python, _ = find_python(self._options)
+            folder = tempfile.gettempdir()
+        except (WorkerError, OSError) as error:
+            return str(error)
+        if not os.access(python, os.X_OK) or os.path.isdir(python):
+            return f"{python} is no interpreter for the compile worker (FUSILLI_PYTHON)"
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return f"no temporary folder for a compile worker: {folder} cannot be written; set TMPDIR"
+        return ""
 
     def _clear(self) -> None:
         self._pid = os.getpid()
@@ -292,8 +316,12 @@ class WorkerPool:
         try:
             if not _registered:
                 _registered.append(atexit.register(shutdown))
-            return _Worker(self._options, global_flags)
-        except BaseException:
+            worker = _Worker(self._options, global_flags)
+            self._failed_start = None
+            return worker
+        except BaseException as error:
+            if isinstance(error, WorkerError):
+                self._failed_start = (str(error), time.monotonic())
             with self._changed:
                 self._count -= 1
                 self._changed.notify_all()

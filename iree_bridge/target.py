@@ -73,8 +73,8 @@ class Target:
         backend: the compiler backend.
         arch: chip (``gfx942``), product (``mi300x``), CUDA architecture (``sm_80``), or a processor: ``host`` or one of
             `iree_bridge.extensions.PROCESSORS`.
-        features: for ``host``, the instruction-set extensions that code may use, comma-separated: those that the machine
-            reports, in LLVM's spelling. Empty otherwise.
+        features: for ``host``, the instruction-set extensions that code may use, comma-separated: those that the
+            machine reports, in LLVM's spelling. Empty otherwise.
     """
 
     backend: Backend

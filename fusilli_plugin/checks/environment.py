@@ -234,6 +234,9 @@ def _ask_drivers() -> dict[str, dict[str, Any]]:
 
 def _device(kind: str, answer: dict[str, Any], options: Options) -> Finding:
     what = f"{kind} devices"
+    if answer["devices"] and answer["missing"]:
+        seen = f"{', '.join(answer['devices'])} through {answer['library']}, which lacks {', '.join(answer['missing'])}"
+        return Finding(what, Status.BROKEN, seen, "graphs for these devices are declined; update ROCm")
     if answer["devices"]:
         return Finding(what, Status.OK, f"{', '.join(answer['devices'])} through {answer['library']}")
     by_default = options.device == Options.device

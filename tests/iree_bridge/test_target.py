@@ -132,7 +132,8 @@ def test_a_name_that_is_no_text(name: Any) -> None:
 @pytest.mark.parametrize(
     "fields",
     [{"backend": "q", "arch": "x"}, {"backend": "rocm", "arch": 5}, {"backend": "rocm", "arch": "--flag"}, {}, None,
-     {"backend": "llvm-cpu", "arch": "not-a-processor"}, {"backend": [], "arch": "x"}, {"backend": "rocm", "arch": "gfx942", "features": []}],
+     {"backend": "llvm-cpu", "arch": "not-a-processor"},
+     {"backend": [], "arch": "x"}, {"backend": "rocm", "arch": "gfx942", "features": []}],
 )  # fmt: skip
 def test_fields_of_no_target(fields: Any) -> None:
     with pytest.raises((ValueError, TypeError)):

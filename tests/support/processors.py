@@ -21,7 +21,10 @@ def arch_of(recorded: Path) -> str:
 
 
 def run_as_on(recorded: Path, patch: pytest.MonkeyPatch) -> None:
-    """Have this process believe that its processor is the recorded one, until ``patch`` is undone and `forget` called."""
+    """Have this process believe that its processor is the recorded one.
+
+    Until ``patch`` is undone and `forget` called.
+    """
     patch.setattr(cpu, "_CPUINFO", recorded)
     arch = arch_of(recorded)
     patch.setattr(platform, "machine", lambda: arch)
