@@ -234,7 +234,7 @@ def _ask_drivers() -> dict[str, dict[str, Any]]:
 
 def _device(kind: str, answer: dict[str, Any], options: Options) -> Finding:
     what = f"{kind} devices"
-    if answer["devices"] and answer["missing"]:
+    if answer["devices"] and answer.get("missing"):
         seen = f"{', '.join(answer['devices'])} through {answer['library']}, which lacks {', '.join(answer['missing'])}"
         return Finding(what, Status.BROKEN, seen, "graphs for these devices are declined; update ROCm")
     if answer["devices"]:

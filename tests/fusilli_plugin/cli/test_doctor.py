@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +8,8 @@ import pytest
 from click.testing import Result
 
 from graph_api import ExecutionError
-from tests.fusilli_plugin.plugin.hosting import ROOT, build_plugin
+from tests.fusilli_plugin.plugin.hosting import build_plugin
+from tests.support.tiny_plugin import compile_tiny_plugin
 
 Fusilli = Callable[..., Result]
 
@@ -35,6 +34,7 @@ def test_a_healthy_cpu_machine(fusilli: Fusilli, monkeypatch: pytest.MonkeyPatch
         "cpu",
         "cache",
         "self-test on cpu",
+        "saved code on cpu",
     ):
         assert found[what]["status"] == "ok", found[what]
     assert {"hip devices", "cuda devices"} <= set(found)
@@ -45,6 +45,7 @@ def test_a_healthy_cpu_machine(fusilli: Fusilli, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def no_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusilli_plugin.checks.selftest.run", lambda device: f"right on {device}")
+    monkeypatch.setattr("fusilli_plugin.checks.selftest.run_saved", lambda device: f"loaded on {device}")
 
 
 @pytest.mark.usefixtures("no_self_test")
@@ -81,20 +82,6 @@ def engines_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def other_plugin(path: Path, name: str) -> Path:
-    """The tiny plugin under the name of an engine."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("the other plugin is compiled with cc, which is not here")
-    text = (ROOT / "tests" / "hipdnn_backend" / "plugin" / "tiny_plugin.c").read_text()
-    source = path.with_suffix(".c")
-    source.write_text(text.replace('"TINY_ENGINE"', f'"{name}"'))
-    command = [compiler, "-std=gnu11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", str(path), str(source)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    source.unlink()
-    return path
-
-
 def plugin_lines(result: Result) -> list[dict[str, str]]:
     return [
         line for line in json.loads(result.stdout)["findings"] if line["what"].startswith(("hipDNN plugin", "engine "))
@@ -104,7 +91,7 @@ def plugin_lines(result: Result) -> list[dict[str, str]]:
 @pytest.mark.usefixtures("no_self_test")
 def test_plugins_of_others_are_listed(fusilli: Fusilli, engines_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusilli_plugin.checks.environment._ask_drivers", dict)
-    other_plugin(engines_folder / "libother.so", "TINY_ENGINE")
+    compile_tiny_plugin(engines_folder / "libother.so", "TINY_ENGINE")
     (engines_folder / "libbroken.so").write_text("no library")
     broken, other = plugin_lines(fusilli("doctor", "--json"))
     assert (broken["status"], other["status"]) == ("absent", "ok")
@@ -122,7 +109,7 @@ def test_a_second_plugin_with_our_engine_is_reported(
     (line,) = plugin_lines(fusilli("doctor", "--json"))
     assert line["status"] == "ok"
     assert str(ours) in line["detail"]
-    other = other_plugin(engines_folder / "libafusilli.so", "FUSILLI_ENGINE")
+    other = compile_tiny_plugin(engines_folder / "libafusilli.so", "FUSILLI_ENGINE")
     result = fusilli("doctor", "--json")
     assert result.exit_code == 1
     first, second = plugin_lines(result)

@@ -340,16 +340,18 @@ def pointwise(mode: PointwiseMode, dtype: DataType = DataType.FLOAT) -> Graph:
 )
 def test_fallback_leaves_to_others_what_they_may_take(graph: Callable[[], Graph], claimed: bool) -> None:
     policy = claim.parse("fallback")
-    assert bool(policy.decide(graph(), Target.parse("gfx942"), lambda: True)) is claimed
+    target = Target.parse("gfx942")
+    assert bool(policy.decide(graph(), target, lambda: True, lambda: True)) is claimed
+    assert policy.decide(graph(), target, lambda: False, lambda: False)  # alone, nobody else can take it
 
 
 def test_the_default_waits_for_the_selftest() -> None:
     target = Target.parse("gfx942")
-    assert not claim.parse("").decide(conv(), target, lambda: False)
-    assert "fusilli selftest" in claim.parse("").decide(conv(), target, lambda: False).reason
-    assert claim.parse("").decide(conv(), target, lambda: True)
-    assert claim.parse("all").decide(conv(), target, lambda: False)
-    assert not claim.parse("off").decide(conv(DataType.DOUBLE), target, lambda: True)
+    assert not claim.parse("").decide(conv(), target, lambda: False, lambda: True)
+    assert "fusilli selftest" in claim.parse("").decide(conv(), target, lambda: False, lambda: True).reason
+    assert claim.parse("").decide(conv(), target, lambda: True, lambda: True)
+    assert claim.parse("all").decide(conv(), target, lambda: False, lambda: True)
+    assert not claim.parse("off").decide(conv(DataType.DOUBLE), target, lambda: True, lambda: True)
 
 
 def test_rules_in_a_file(tmp_path: Path) -> None:
@@ -361,9 +363,9 @@ def test_rules_in_a_file(tmp_path: Path) -> None:
     ]
     path.write_text(json.dumps({"default": "off", "rules": rules}))
     policy = claim.parse(str(path))
-    assert policy.decide(conv(), Target.parse("mi300x"), lambda: False)
-    assert policy.decide(conv(DataType.HALF, PointwiseMode.ERF), Target.parse("gfx942"), lambda: False)
-    declined = policy.decide(conv(), Target.parse("gfx90a"), lambda: True)
+    assert policy.decide(conv(), Target.parse("mi300x"), lambda: False, lambda: True)
+    assert policy.decide(conv(DataType.HALF, PointwiseMode.ERF), Target.parse("gfx942"), lambda: False, lambda: True)
+    declined = policy.decide(conv(), Target.parse("gfx90a"), lambda: True, lambda: True)
     assert not declined
     assert "leaves conv_fprop to others" in declined.reason
 
