@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +11,8 @@ import pytest
 from click.testing import Result
 
 from graph_api import ExecutionError
-from tests.fusilli_plugin.plugin.hosting import build_plugin
+from tests.fusilli_plugin.plugin.hosting import GRAPHS, ROOT, build_plugin
+from tests.support.standin_hip.standin import build
 from tests.support.tiny_plugin import compile_tiny_plugin
 
 Fusilli = Callable[..., Result]
@@ -71,6 +75,30 @@ def test_the_default_device_is_tried_where_it_is(fusilli: Fusilli, monkeypatch: 
     found = report(fusilli("doctor", "--json"))
     assert found["hip devices"]["detail"] == "hip:0 (gfx942) through libamdhip64.so.7"
     assert found["self-test on hip"]["detail"] == "right on hip"
+
+
+@pytest.mark.usefixtures("no_self_test")
+@pytest.mark.parametrize("without", [(), ("hipModuleLaunchKernel", "hipMemsetD16Async")])
+def test_a_hip_runtime_without_functions_of_launches(
+    fusilli: Fusilli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, without: tuple[str, ...]
+) -> None:
+    """The list is the one that launches are bound from; the engine declines there what doctor calls broken."""
+    build(tmp_path, without=without)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    line = report(fusilli("doctor", "--json"))["hip devices"]
+    assert line["status"] == ("broken" if without else "ok"), line
+    assert all(name in line["detail"] for name in without)
+    code = (
+        "import sys, pathlib; from fusilli_plugin.engine import FusilliEngine\n"
+        "from dataclasses import replace; from iree_bridge import Options\n"
+        "engine = FusilliEngine('hip', options=replace(Options.from_env(), claim='all'))\n"
+        "print(engine.support(pathlib.Path(sys.argv[1]).read_bytes()))"
+    )
+    command = [sys.executable, "-c", code, str(GRAPHS / "pw_relu.bin")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True).stdout
+    assert ("ok=True" in said) is not bool(without), said
+    assert all(name in said for name in without)
 
 
 @pytest.fixture
