@@ -105,7 +105,7 @@ class FusilliPlan:
             EngineError: as for `execute`.
         """
         with as_engine_error("bind"):
-            call = self._bind(pack, workspace, self._engine.place(stream), again=True)
+            call = self._bind(pack, workspace, self._engine.place(stream), again=True, allocates=True)
 
         def launch() -> None:
             try:
@@ -248,14 +248,17 @@ class FusilliPlan:
         return call
 
     def _bind(
-        self, pack: Mapping[int, int], workspace: int, place: Place, *, again: bool = False
+        self, pack: Mapping[int, int], workspace: int, place: Place, *, again: bool = False, allocates: bool = False
     ) -> Callable[[], None]:
-        """What launches the plan on these addresses."""
+        """What launches the plan on these addresses; ``allocates``: its scratch memory may be its own alone.
+
+        A host's execution allocates nothing that an earlier one has allocated: its stream may be captured.
+        """
         self._check_open()
         if self._built.optional:
             plan = self._writing(pack)
             if plan is not self:
-                return plan._bind(pack, plan._usable(workspace, self), place, again=again)
+                return plan._bind(pack, plan._usable(workspace, self), place, again=again, allocates=allocates)
         pointers = [pack.get(tensor.uid) for tensor in self._tensors]
         for tensor, pointer in zip(self._tensors, pointers, strict=True):
             if pointer is None:
@@ -271,17 +274,18 @@ class FusilliPlan:
             workspace = 0  # the host may pass any pointer where nothing is asked for
         executable = self._executable(place)
         addresses = tuple(pointer for pointer in pointers if pointer)
-        if self._is_worth_binding(executable, addresses, workspace, again=again):
+        needs_memory = self._built.scratch_size and not workspace and not (self._built.keeps_scratch and allocates)
+        if self._is_worth_binding(executable, addresses, bool(needs_memory), again=again):
             return executable.bind_pointers(addresses, workspace).func
         return partial(executable.run_pointers, addresses, workspace, self._on_host)
 
     def _is_worth_binding(
-        self, executable: Executable, addresses: Sequence[int], workspace: int, *, again: bool
+        self, executable: Executable, addresses: Sequence[int], needs_memory: bool, *, again: bool
     ) -> bool:
         """Whether to prepare the launch in full. On a GPU not if that takes device memory, which launches can share."""
         if not self._engine.device.is_gpu:
             return again
-        needs_memory = executable.keeps_memory or self._on_host or (self._built.scratch_size and not workspace)
+        needs_memory = needs_memory or executable.keeps_memory or bool(self._on_host)
         return not needs_memory and all(address % ALIGNMENT == 0 for address in addresses)
 
     @property
