@@ -395,7 +395,9 @@ class _Store:
                 if not self._trust_folder(path):
                     raise OSError(errno.ENOTDIR, "no folder that may be used", str(path))
             except UntrustedCacheError as error:
-                raise OSError(errno.EPERM, str(error)) from error
+                if len(parts) < 2 or path != folder:
+                    raise
+                raise OSError(errno.EPERM, str(error)) from error  # of the entries in it alone
         return folder
 
     def drop(self, level: str, key: str, suffix: str, reason: str) -> None:
