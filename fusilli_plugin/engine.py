@@ -35,7 +35,7 @@ from hipdnn_backend.wire import (
     WireGraph,
     decode_graph,
 )
-from iree_bridge import Device, Executable, Options, Target, support, versions
+from iree_bridge import Device, Executable, Options, Target, starting, support, versions
 from iree_bridge._locks import fork_safe_lock
 from iree_bridge.cache import UntrustedCacheError
 from iree_bridge.compiler import CompiledCode, cache_for, compile_code, known_refusal
@@ -422,13 +422,11 @@ class FusilliEngine:
 
     def _no_compiler(self) -> tuple[str, str]:
         """Why nothing can be compiled here: rule and reason, or empty texts."""
-        from iree_bridge.pool import pool
-
         if self.options.compile is CompileMode.NEVER:
             return "not-compiled", "FUSILLI_COMPILE=never"
         if versions.compiler_version() is None:
             return "installation", "iree-base-compiler is not installed"
-        return "worker", pool(self.options).problem()
+        return "worker", starting.problem(self.options)
 
     def _graph(self, data: bytes) -> tuple[Graph, frozenset[int]]:
         """The graph in bytes that the engine serves, and the uids of its optional results.

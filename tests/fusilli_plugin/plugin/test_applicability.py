@@ -19,7 +19,7 @@ from fusilli_plugin.engine import FusilliEngine
 from graph_api import CompileError, FusilliError
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.wire import EngineConfig
-from iree_bridge import Options, compiler, pool
+from iree_bridge import Options, compiler, starting
 from iree_bridge.options import CompileMode
 from tests.fusilli_plugin.plugin.hosting import GRAPHS
 
@@ -139,7 +139,9 @@ def test_a_worker_that_cannot_start(tmp_path: Path, options: dict[str, object], 
 
 
 def test_no_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(starting, "_TEMPORARY", (str(tmp_path / "none"),))
+    monkeypatch.setattr(starting, "_fine", {})
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nor here"))
     answer = engine(tmp_path / "cache").support(RELU)
     assert (answer.ok, answer.rule) == (False, "worker")
     assert "set TMPDIR" in answer.reason
@@ -155,7 +157,7 @@ def test_a_start_that_failed_counts_for_a_while(tmp_path: Path, monkeypatch: pyt
         build(made)
     answer = made.support(RELU)
     assert (answer.ok, answer.rule) == (False, "worker")
-    monkeypatch.setattr(pool, "_FAILED_START_COUNTS", 0.0)
+    monkeypatch.setattr(starting, "_FAILURE_COUNTS", 0.0)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     assert made.support(RELU)
     build(made)
