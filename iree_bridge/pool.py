@@ -92,6 +92,10 @@ class _Worker:
             raise
 
     def _start(self, options: Options) -> None:
+        try:
+            python, sites = find_python(options)
+        except NoInterpreterError as error:
+            raise WorkerError("start", str(error)) from None
         ours, theirs = (socket.socket(fileno=_above_standard(end.detach())) for end in socket.socketpair())
         self._sock = ours
         read, write = (_above_standard(end) for end in os.pipe())
@@ -104,10 +108,6 @@ class _Worker:
             "global_flags": list(self.global_flags),
             "lifeline": lifeline.fileno(),
         }
-        try:
-            python, sites = find_python(options)
-        except NoInterpreterError as error:
-            raise WorkerError("start", str(error)) from None
         # With all that it needs in these folders, a worker starts sooner without a look at the interpreter's own.
         isolation = ("-I", "-S") if hold_all(sites) else ("-I",)
         with theirs, lifeline, open(self.scratch / _STDERR_NAME, "ab") as stderr:
