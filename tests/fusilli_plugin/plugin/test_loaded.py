@@ -119,7 +119,8 @@ def test_wrong_values_of_variables_are_told_at_one_level(
     session: Session, case: Callable[[str], object], variable: str, value: str
 ) -> None:
     each: Any = case("pw_relu")
-    done = session.start("walk", each.folder, **{variable: value})
+    settings: dict[str, Any] = {variable: value}
+    done = session.start("walk", each.folder, **settings)
     lines = [line for line in done.stderr.splitlines() if value in line and line.startswith("[plugin ")]
     assert lines
     assert all("[error]" in line and "serves no graph in this process" in line for line in lines), lines
