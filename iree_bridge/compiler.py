@@ -20,7 +20,6 @@ from graph_api import CompileError, Graph, GraphError, NotSupportedError
 from iree_bridge import versions
 from iree_bridge._flights import Flights
 from iree_bridge.cache import Cache, Code, Refusal, key_of
-from iree_bridge.cpu import host_arch, host_features
 from iree_bridge.options import CompileMode, Options
 from iree_bridge.target import Target
 from iree_bridge.variants import FUSED_PADDING, variants
@@ -37,10 +36,10 @@ __all__ = [
     "compile_assembly",
     "compile_code",
     "compile_mlir",
-    "cpu_features",
     "emit",
     "inspect",
     "inspect_ir",
+    "known_refusal",
     "lower",
     "recipe_for",
     "recipes_for",
@@ -50,7 +49,10 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
-_MESSAGE_LINES: Final = 20
+_OF_THE_FORM: Final = {"refused", "crash", "memory", "timeout"}
+"""Kinds of failures that another form of the graph need not have."""
+_MESSAGE_LINES: Final = 18
+_FEW_LINES: Final = 3
 _LINE_WIDTH: Final = 300
 _REPRODUCER: Final = "reproducer: "
 _COMPLAINT: Final = re.compile(r"\berror:|^ERROR\b|LLVM ERROR")
@@ -125,14 +127,6 @@ class _Job(NamedTuple):
     def what(self) -> str:
         """How messages call it."""
         return f"{'graph' if self.graph_json is not None else 'module'} '{self.name}'"
-
-
-class _RefusedError(CompileError):
-    """The compiler refused its input, and would again."""
-
-
-class _CompilerLostError(CompileError):
-    """The compiler did not refuse its input: it crashed, or took more time or memory than it may."""
 
 
 def compile_code(
@@ -303,25 +297,18 @@ def lower(text: str, target: Target, phase: str, options: Options | None = None)
     return reply.payload.decode("utf-8", "replace")
 
 
-def cpu_features(target: Target, options: Options | None = None) -> tuple[str, ...]:
-    """The extensions that code for a CPU target may use, sorted; empty for other targets.
-
-    In LLVM's spelling on x86-64. Elsewhere code is compiled for this machine only, and its kernel's list is returned.
+def known_refusal(graph: Graph, target: Target, options: Options) -> str:
+    """What is kept of the compiler's refusal of a graph, so that nobody has to ask it again; "" if nothing is.
 
     Raises:
-        CompileError: the compiler failed.
+        UntrustedCacheError: others can write to the cache folder.
     """
-    if target.backend != "llvm-cpu":
-        return ()
-    if host_arch() != "x86_64":
-        return host_features()
-    options = options or Options.from_env()
-    flags = tuple(flag for flag in target.flags() if "target" in flag)
-    job = _Job("cpu features", Recipe(target, flags), options)
-    reply = _ask(job, {"op": "features", "flags": list(flags)}, b"")
-    if not reply.header["ok"]:
-        _fail(job, reply.header["message"], reply, None)
-    return tuple(name for name in str(reply.header["cpu_features"]).split(",") if name)
+    store = cache_for(options)
+    if not store.has_refusals():
+        return ""
+    key = _refusal_key(_graph_key(graph, recipes_for(graph, target, options)), graph.to_json())
+    kept = store.refusal(key)
+    return "" if kept is None else f"{kept.message.splitlines()[0]} (remembered; remove {kept.path} to try again)"
 
 
 def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
@@ -393,7 +380,7 @@ def _raise_refusal(store: Cache, key: str, job: _Job) -> None:
     lines += [] if folder is None else [f"{_REPRODUCER}{folder}"]
     lines.append(f"nothing was compiled now; to compile it again, remove {kept.path}")
     _LOG.info("%s is not compiled again: %s", job.what, kept.path)
-    raise CompileError("\n".join([f"{first} (remembered from an earlier compile)", *lines]), folder)
+    raise CompileError("\n".join([f"{first} (remembered from an earlier compile)", *lines]), folder, "refused")
 
 
 @contextlib.contextmanager
@@ -401,7 +388,9 @@ def _kept_refusal(store: Cache, key: str) -> Iterator[None]:
     """Keep it if the compiler refuses what is compiled inside."""
     try:
         yield
-    except _RefusedError as error:
+    except CompileError as error:
+        if error.kind != "refused":
+            raise
         lines = str(error).splitlines()
         message = "\n".join(line for line in lines if not line.startswith(_REPRODUCER))
         store.refuse(key, Refusal(message, str(error.reproducer or "")))
@@ -523,7 +512,9 @@ def _first_of(recipes: Sequence[Recipe], job: _Job, make: Callable[[_Job], _Resu
     for recipe, following in zip(recipes, [*(each.form for each in recipes[1:]), ""], strict=True):
         try:
             return make(job._replace(recipe=recipe))
-        except (_RefusedError, _CompilerLostError) as error:
+        except CompileError as error:
+            if error.kind not in _OF_THE_FORM:
+                raise
             failures.append(error)
             if following:
                 said = " ".join(str(error).splitlines()[:2])
@@ -533,8 +524,9 @@ def _first_of(recipes: Sequence[Recipe], job: _Job, make: Callable[[_Job], _Resu
         raise first
     tried = ", ".join(f"'{recipe.form}'" for recipe in recipes[1:])
     # It is kept as a refusal only if nothing was a crash, which another time there may be none of.
-    kind = _RefusedError if all(isinstance(error, _RefusedError) for error in failures) else CompileError
-    raise kind(f"{first}\nnor in the other forms that are right for it: {tried}", first.reproducer) from failures[-1]
+    kind = next((error.kind for error in failures if error.kind != "refused"), "refused")
+    text = f"{first}\nnor in the other forms that are right for it: {tried}"
+    raise CompileError(text, first.reproducer, kind) from failures[-1]
 
 
 def _request_compile(ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: str | None = None) -> Reply:
@@ -555,11 +547,9 @@ def _request_compile(ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: 
     complaints = [line for line in reply.stderr.splitlines() if _COMPLAINT.search(line)]
     if split := reply.header["split_barriers"]:
         problem = f"not all waves reach a barrier of {', '.join(split)}, which gives wrong results"
-        _report(job, problem, [], reply.stderr, ir, _RefusedError)
+        _report(job, problem, [], reply.stderr, ir, "refused")
     if FUSED_PADDING in job.recipe.flags and _LONE_PADDING.search(reply.payload):
-        _report(
-            job, "a kernel does nothing but pad, which the compiler makes wrong", [], reply.stderr, ir, _RefusedError
-        )
+        _report(job, "a kernel does nothing but pad, which the compiler makes wrong", [], reply.stderr, ir, "refused")
     if complaints:
         # A faulty pass pipeline, for one, is printed and then left out: the code would not be what was asked for.
         _fail(job, "the compiler reported an error and went on", reply, ir)
@@ -594,15 +584,14 @@ def _ask(
         workers = pool(job.options)
         return workers.request(header, payload, timeout=job.options.timeout, global_flags=global_flags)
     except WorkerError as failure:
-        kind = CompileError if failure.kind == "start" else _CompilerLostError
-        _report(job, str(failure), [], failure.stderr, ir, kind)
+        _report(job, str(failure), [], failure.stderr, ir, failure.kind)
 
 
 def _fail(job: _Job, problem: str, reply: Reply, ir: EmittedIr | None) -> NoReturn:
     diagnostics = [(str(severity), str(text)) for severity, text in reply.header["diagnostics"]]
     said = "\n".join([*(text for _, text in diagnostics), reply.stderr])
     is_refusal = reply.header.get("kind") == "RejectedError" and not _MACHINE.search(said)
-    _report(job, problem, diagnostics, reply.stderr, ir, _RefusedError if is_refusal else CompileError)
+    _report(job, problem, diagnostics, reply.stderr, ir, "refused" if is_refusal else "")
 
 
 def _report(
@@ -611,7 +600,7 @@ def _report(
     diagnostics: Sequence[tuple[str, str]],
     stderr: str,
     ir: EmittedIr | None,
-    kind: type[CompileError] = CompileError,
+    kind: str = "",
 ) -> NoReturn:
     """Save a reproducer and raise the error that names it."""
     from iree_bridge import reproducer
@@ -633,10 +622,14 @@ def _report(
         keep=job.options.failures,
     )
     lines = [f"{job.what} could not be compiled for {recipe.target}: {problem}"]
-    lines += _telling(diagnostics, stderr)[: _MESSAGE_LINES - 2]
+    telling = _telling(diagnostics, stderr)
+    shown = _FEW_LINES if folder is not None else _MESSAGE_LINES  # all of it is in the folder
+    lines += telling[:shown]
+    if len(telling) > shown:
+        lines.append(f"  and {len(telling) - shown} further lines" + ("" if folder is None else " in diagnostics.txt"))
     if folder is not None:
         lines.append(f"{_REPRODUCER}{folder}")
-    raise kind("\n".join(lines), folder)
+    raise CompileError("\n".join(lines), folder, kind)
 
 
 def _telling(diagnostics: Sequence[tuple[str, str]], stderr: str) -> list[str]:

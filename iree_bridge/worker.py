@@ -8,7 +8,6 @@ Some inputs crash the compiler and some end its process, so it never runs in the
     compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, split_barriers, facts?, ...}, payload
                                                             vmfb (IR if phase; with inspect: vmfb + assembly, of which
                                                             vmfb_size is one)
-    features {flags}                                     -> reply {cpu_features}
 
 Each request is answered by ``started`` at once, so that the parent can tell a worker that was lost before the request
 from one that the request killed. ``lifeline`` is the reading end of a pipe whose other end the parent holds; nothing is
@@ -160,7 +159,6 @@ class _Server:
         self._operations: dict[str, Callable[[Header, bytes], tuple[Header, bytes]]] = {
             "emit": self._emit,
             "compile": self._compile,
-            "features": self._features,
         }
 
     def serve(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
@@ -221,11 +219,6 @@ class _Server:
             reply["vmfb_size"] = len(compiled.output)
             return reply, compiled.output + read_assembly(folder / "intermediates").encode()
         return reply, compiled.output
-
-    def _features(self, header: Header, _payload: bytes) -> tuple[Header, bytes]:
-        from iree_bridge import _compiler_api
-
-        return {"ok": True, "cpu_features": _compiler_api.cpu_features(header["flags"])}, b""
 
 
 def _split_barriers(folder: Path) -> list[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from fusilli_plugin.emulator import Emulator, Outcome
 from graph_api import DataType, ExecutionError, Graph, NormFwdPhase, PointwiseMode, numerics
-from iree_bridge import build
+from iree_bridge import Artifact, Device, Executable, build, compile_graph
 
-__all__ = ["GRAPHS", "SMALL", "emulate_all", "quick", "run", "run_all"]
+__all__ = ["GRAPHS", "SMALL", "emulate_all", "quick", "run", "run_all", "run_saved"]
 
 _HALVES = (DataType.HALF, DataType.BFLOAT16)
 
@@ -39,6 +41,33 @@ def run(device: str, graph: Graph | None = None) -> str:
         if not comparison.ok:
             raise ExecutionError(f"device {device} computes wrong results: {comparison}")
     return f"right, {seconds:.2f} s"
+
+
+def run_saved(device: str) -> str:
+    """Compiles `quick`, saves the code, loads it again and runs its test vector on a device.
+
+    Returns:
+        What was seen, for people.
+
+    Raises:
+        FusilliError: it does not compile, load or run.
+        ExecutionError: the result is wrong.
+        OSError: there is no folder for a temporary file.
+    """
+    g = quick()
+    place = Device.parse(device)
+    with tempfile.TemporaryDirectory(prefix="fusilli-selftest-") as folder:
+        path = Path(folder, "quick.fusilli")
+        compile_graph(g, [place.target]).save(path)
+        artifact = Artifact.load(path)
+        size = path.stat().st_size
+    code = artifact.code_for(place.target)
+    outputs = {tensor: tensor.empty() for tensor in artifact.graph.arguments().outputs}
+    Executable(artifact.graph.arguments(), code.vmfb, place).run({**artifact.test_inputs(), **outputs})
+    for comparison in artifact.check({tensor.uid: array for tensor, array in outputs.items()}):
+        if not comparison.ok:
+            raise ExecutionError(f"saved code computes wrong results on {device}: {comparison}")
+    return f"saved, loaded and right, {size} bytes"
 
 
 def run_all(device: str) -> Iterator[tuple[str, str]]:

@@ -390,6 +390,6 @@ int python_start(void) {
   usable = usable && attach();
   int expected = COLD;
   if (atomic_compare_exchange_strong(&state, &expected, usable ? READY : BROKEN) && !usable)
-    log_line(SEVERITY_ERROR, "fusilli: the engine serves no graph in this process: %s", problem);
+    log_line(SEVERITY_ERROR, "the engine serves no graph in this process: %s", problem);
   return python_alive();
 }
