@@ -54,7 +54,10 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     CPU: a forward convolution ends in a view of its product, which keeps what follows from joining the product's kernel
     unless views are moved.
     """
-    return tuple(form.variant for form in _FORMS[target.backend] if form.applies(graph, target))
+    found = tuple(form.variant for form in _FORMS[target.backend] if form.applies(graph, target))
+    if target.backend == "rocm" and _convolves(graph, target):
+        return tuple(it._replace(flags=(*it.flags, *_NO_SPLIT_SUMS)) for it in found)
+    return found
 
 
 def choose(graph: Graph, target: Target) -> Variant:
@@ -109,6 +112,42 @@ def _has_unmet_rows(node: Node) -> bool:
     return any(s > d * (size - 1) + 1 for s, d, size in zip(a.stride, a.dilation, window, strict=True))
 
 
+def _gathers(graph: Graph) -> bool:
+    """Whether the images of each convolution may be gathered into the matrix of a product (implicit GEMM).
+
+    The compiler's gathering takes the terms of a sum in another order than the filters have them where they do not lie
+    in one piece in both: results with a spatial dim of 1, channels-last groups. Nearly every number is wrong
+    then (``docs/gpu_findings.md``); filters that lie otherwise than the images are rearranged by the emission. The rule
+    is wider than the fault: no convolution outside of it was wrong in a sweep.
+    """
+    return not any(_is_mixed(node) for node in graph.nodes)
+
+
+def _is_mixed(node: Node) -> bool:
+    if not isinstance(node, ConvNode) or node.op == "conv_wgrad":
+        return False
+    w = node.inputs["w"]
+    image = node.inputs["x" if node.op == "conv_fprop" else "dy"]
+    point = all(size == 1 for size in w.dims[2:])
+    if node.op == "conv_dgrad":
+        return _is_spread(node) or (not point and 1 in node.outputs["dx"].dims[2:])
+    result = node.outputs["y"].dims[2:]
+    if any(size == 1 and window > 1 for size, window in zip(result, w.dims[2:], strict=True)):
+        return True
+    return not point and node.groups > 1 and image.strides[1] == 1 and image.dims[1] > 1
+
+
+def _spreads(graph: Graph) -> bool:
+    """Whether a data gradient puts rows of zeros between those of a product in groups: its tiles are wrong as well."""
+    return any(isinstance(node, ConvNode) and _is_spread(node) for node in graph.nodes)
+
+
+def _is_spread(node: ConvNode) -> bool:
+    if node.op != "conv_dgrad" or any(size > 1 for size in node.inputs["w"].dims[2:]):
+        return False
+    return max(node.attributes.stride) > 1 and node.groups > 1
+
+
 def _is_skinny(graph: Graph, target: Target) -> bool:
     """Whether the compiler fails on the tiles of a product of 2 to 8 rows of 16-bit floats.
 
@@ -138,6 +177,7 @@ FUSED_PADDING: Final = "--iree-dispatch-creation-enable-fuse-padding-into-linalg
 _JOINED: Final = ("--iree-dispatch-creation-propagate-collapse-across-expands",)
 _NO_PRODUCT_TILES: Final = ("--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=false",)
 _NO_CONVOLUTION_TILES: Final = ("--iree-codegen-llvmgpu-use-igemm=false",)
+_NO_SPLIT_SUMS: Final = ("--iree-dispatch-creation-enable-split-reduction=false",)
 _NO_TENSOR_CORES: Final = _NO_PRODUCT_TILES + _NO_CONVOLUTION_TILES
 _NO_VECTOR_DISTRIBUTION: Final = ("--iree-codegen-llvmgpu-use-vector-distribution=false",)
 _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
@@ -153,9 +193,10 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
         ),
     ),
     "rocm": (
-        _Form(Variant("fused padding", (FUSED_PADDING,)), _pads_convolutions_only),
-        _Form(Variant("plain"), lambda graph, target: not _is_skinny(graph, target)),
-        _Form(Variant("no product tiles", _NO_PRODUCT_TILES), _any),
+        _Form(Variant("fused padding", (FUSED_PADDING,)), lambda g, t: _pads_convolutions_only(g, t) and _gathers(g)),
+        _Form(Variant("plain"), lambda g, t: not _is_skinny(g, t) and _gathers(g)),
+        _Form(Variant("no product tiles", _NO_PRODUCT_TILES), lambda g, t: _gathers(g)),
+        _Form(Variant("no convolution tiles", _NO_CONVOLUTION_TILES), lambda g, t: not _gathers(g) and not _spreads(g)),
         _Form(Variant("no tiles", _NO_TENSOR_CORES), _any),
         _Form(Variant("loops", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION), _any),
     ),

@@ -99,6 +99,7 @@ class KernelLayout(ctypes.Structure):
         ("workgroup_at", ctypes.c_int32 * 3),
         ("wave_offset_at", ctypes.c_int32),
         ("packed_items", ctypes.c_int32),
+        ("item_axes", ctypes.c_int32),
         ("flush_f32", ctypes.c_int32),
         ("limit", ctypes.c_int64),
         ("counts", ctypes.POINTER(ctypes.c_uint64)),

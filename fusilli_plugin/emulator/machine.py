@@ -120,7 +120,9 @@ class Machine:
             code=code, count=len(kernel.code), group=kernel.workgroup, grid=tuple(grid),
             lds_size=kernel.directives["group_segment_fixed_size"],
             private_size=kernel.directives["private_segment_fixed_size"],
-            packed_items=self.chip in _PACKED_ITEMS, limit=_LIMIT, counts=counts, events=events,
+            packed_items=self.chip in _PACKED_ITEMS,
+            item_axes=1 + kernel.directives.get("system_vgpr_workitem_id", 2),
+            limit=_LIMIT, counts=counts, events=events,
             flush_f32=kernel.directives.get("float_denorm_mode_32", 3) == 0,
             message=ctypes.cast(message, ctypes.c_char_p), message_size=len(message),
         )  # fmt: skip

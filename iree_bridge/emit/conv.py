@@ -14,7 +14,7 @@ from iree_bridge.emit._products_cpu import as_computed
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import carried
 
-__all__ = ["conv_fprop", "convolution", "operand_type", "operands"]
+__all__ = ["conv_fprop", "convolution", "is_channels_last", "operand_type", "operands"]
 
 
 @rule("conv_fprop")
@@ -24,10 +24,35 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
     if node.attributes.is_mirrored:
         # Picking elements out of a buffer with gaps and mirroring them in one kernel fails on the CPU target.
         w = e.op("aten.flip", w.dims, w.dtype, e.barrier(w), list(range(2, len(w.dims))))
+    w = _as_the_image(e, node, w)
     y = _conv_cpu.forward(e, node, x, w)
     if y is None:
         y = convolution(e, node.attributes, x, w, node.groups, node.compute)
     e.write(node, "y", y)
+
+
+def _as_the_image(e: Emitter, node: ConvFpropNode, w: Value) -> Value:
+    """Filters in the order of dims that the image has, copied for AMD chips if they lie in another one.
+
+    Implicit GEMM gathers the terms of a sum in the image's order. Where they do not lie so in the filters the compiler
+    mixes the two up, and nearly every number is wrong (``docs/gpu_findings.md``).
+    """
+    x, filters = node.inputs["x"], node.inputs["w"]
+    if e.target.backend != "rocm" or all(size == 1 for size in filters.dims[2:]) or filters.dims[1] == 1:
+        return w
+    last = is_channels_last(x)
+    if last == is_channels_last(filters):
+        return w
+    if not last:
+        return e.barrier(w)
+    rank = len(w.dims)
+    moved = e.barrier(e.permute(w, (0, *range(2, rank), 1)))
+    return e.permute(moved, (0, rank - 1, *range(1, rank - 1)))
+
+
+def is_channels_last(tensor: TensorAttr) -> bool:
+    """Whether the channels of an image or of filters lie side by side, behind spatial dims."""
+    return tensor.dims[1] > 1 and tensor.strides[1] == 1 and any(size > 1 for size in tensor.dims[2:])
 
 
 def operands(e: Emitter, node: ConvNode, first: str, second: str) -> tuple[Value, Value]:

@@ -746,8 +746,11 @@ static void start(context *c, wave *w, int number, const uint32_t place[3]) {
   for (int l = 0; l < LANES; l++) {
     uint32_t item = (uint32_t)number * LANES + (uint32_t)l;
     uint32_t x = item % k->group[0], y = item / k->group[0] % k->group[1], z = item / (k->group[0] * k->group[1]);
-    if (k->packed_items) w->v[0][l] = x | y << 10 | z << 20;
-    else w->v[0][l] = x, w->v[1][l] = y, w->v[2][l] = z;
+    // Only the axes that the kernel asks for are there: a kernel that does not takes the whole register for x.
+    uint32_t wanted_y = k->item_axes > 1 ? y : 0, wanted_z = k->item_axes > 2 ? z : 0;
+    w->v[0][l] = k->packed_items ? x | wanted_y << 10 | wanted_z << 20 : x;
+    if (!k->packed_items && k->item_axes > 1) w->v[1][l] = y;
+    if (!k->packed_items && k->item_axes > 2) w->v[2][l] = z;
     if (item < items) w->exec |= 1ull << l;
   }
   if (k->private_size) memset(private_bytes, 0xff, (size_t)k->private_size * LANES);

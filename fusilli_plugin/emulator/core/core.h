@@ -46,7 +46,7 @@ typedef struct {
   uint32_t lds_size, private_size;
   uint32_t scalars[SCALARS];  // at the start; those of a workgroup are filled in at these places, -1: not wanted
   int32_t workgroup_at[3], wave_offset_at;
-  int32_t packed_items, flush_f32;
+  int32_t packed_items, item_axes, flush_f32;
   int64_t limit;     // instructions of a wave
   uint64_t *counts;  // of each instruction
   uint64_t *events;  // see below

@@ -202,10 +202,8 @@ static inline float div_scale_f32(float a, float below, float above, uint32_t *f
   if (above == 0 || below == 0) return float_of(0xffc00000u);
   if (gap >= 96) { *flag = 1; return bits_of(a) == bits_of(below) ? ldexpf(a, 64) : a; }
   if (exponent_f32(below) == 0) return ldexpf(a, 64);
-  int tiny_inverse = fabs(1.0 / (double)below) < 0x1p-126, tiny = fabs((double)above / (double)below) < 0x1p-126;
-  if (tiny_inverse && tiny) { *flag = 1; return bits_of(a) == bits_of(below) ? ldexpf(a, 64) : a; }
-  if (tiny_inverse) return ldexpf(a, -64);
-  if (tiny) { *flag = 1; return bits_of(a) == bits_of(above) ? ldexpf(a, 64) : a; }
+  // Whether 1 / below is subnormal is asked in float64, where it never is.
+  if (fabs((double)above / (double)below) < 0x1p-126) { *flag = 1; return bits_of(a) == bits_of(above) ? ldexpf(a, 64) : a; }
   if (exponent_f32(above) <= 23) return ldexpf(a, 64);
   return a;
 }
