@@ -548,6 +548,9 @@ def _request_compile(ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: 
     if split := reply.header["split_barriers"]:
         problem = f"not all waves reach a barrier of {', '.join(split)}, which gives wrong results"
         _report(job, problem, [], reply.stderr, ir, "refused")
+    if endless := reply.header["endless_kernels"]:
+        problem = f"the compiler took all of {', '.join(endless)} for unreachable"
+        _report(job, problem, [], reply.stderr, ir, "refused")
     if FUSED_PADDING in job.recipe.flags and _LONE_PADDING.search(reply.payload):
         _report(job, "a kernel does nothing but pad, which the compiler makes wrong", [], reply.stderr, ir, "refused")
     if complaints:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["split_barriers"]
+__all__ = ["endless_kernels", "split_barriers"]
 
 _LABEL: Final = re.compile(r"^'?\"?([\w$.]+)'?\"?:")
 _INSTRUCTION: Final = re.compile(r"^\s+([a-z]\w*)\s*([^;]*)")
@@ -36,6 +36,17 @@ class _Block:
 def split_barriers(text: str) -> list[str]:
     """The names of the kernels, in AMD assembly, with a barrier that depends on a branch on the number of the wave."""
     return [name for name, lines in _kernels(text) if _splits(_blocks(lines))]
+
+
+def endless_kernels(text: str) -> list[str]:
+    """The names of the kernels, in AMD assembly, that do not end: the compiler took all of it for unreachable."""
+    found: list[str] = []
+    for name in re.findall(r"^\s*\.amdhsa_kernel (\S+)", text, re.MULTILINE):
+        begin = re.search(rf"^'?\"?{re.escape(name)}'?\"?:", text, re.MULTILINE)
+        code = text[begin.end() :].partition(".amdhsa_kernel")[0] if begin else ""
+        if not re.search(r"^\s+s_endpgm\b", code, re.MULTILINE):
+            found.append(name)
+    return found
 
 
 def _kernels(text: str) -> Iterator[tuple[str, list[str]]]:

@@ -124,17 +124,22 @@ def _gathers(graph: Graph) -> bool:
 
 
 def _is_mixed(node: Node) -> bool:
-    if not isinstance(node, ConvNode) or node.op == "conv_wgrad":
+    if not isinstance(node, ConvNode):
         return False
-    w = node.inputs["w"]
+    a = node.attributes
+    if node.op == "conv_wgrad":  # the filters that dy is pass over x and make dw
+        result, window = node.outputs["dw"].dims[2:], node.inputs["dy"].dims[2:]
+        is_product = all(size == 1 for size in result) and max(a.stride) == 1
+        return not is_product and any(size == 1 < met for size, met in zip(result, window, strict=True))
+    window = node.inputs["w"].dims[2:]
     image = node.inputs["x" if node.op == "conv_fprop" else "dy"]
-    point = all(size == 1 for size in w.dims[2:])
+    point = all(size == 1 for size in window)
+    last = not point and node.groups > 1 and image.strides[1] == 1 and image.dims[1] > 1
     if node.op == "conv_dgrad":
-        return _is_spread(node) or (not point and 1 in node.outputs["dx"].dims[2:])
-    result = node.outputs["y"].dims[2:]
-    if any(size == 1 and window > 1 for size, window in zip(result, w.dims[2:], strict=True)):
-        return True
-    return not point and node.groups > 1 and image.strides[1] == 1 and image.dims[1] > 1
+        rows = [-(-size // stride) for size, stride in zip(node.outputs["dx"].dims[2:], a.stride, strict=True)]
+        return _is_spread(node) or last or (not point and 1 in rows)
+    met = zip(node.outputs["y"].dims[2:], window, image.dims[2:], strict=True)
+    return last or (not point and any(size == 1 < max(positions, rows) for size, positions, rows in met))
 
 
 def _spreads(graph: Graph) -> bool:

@@ -5,7 +5,8 @@ Some inputs crash the compiler and some end its process, so it never runs in the
 
     hello {global_flags, memory, idle, scratch, lifeline} -> hello {versions}
     emit {target, form}, payload graph JSON              -> reply, payload IR without locations + IR with locations
-    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, split_barriers, facts?, ...}, payload
+    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, split_barriers, endless_kernels,
+                                                            facts?, ...}, payload
                                                             vmfb (IR if phase; with inspect: vmfb + assembly, of which
                                                             vmfb_size is one)
 
@@ -210,7 +211,7 @@ class _Server:
             "ok": True,
             "dispatches": compiled.dispatches,
             "diagnostics": _pairs(compiled.diagnostics),
-            "split_barriers": _split_barriers(folder / "intermediates"),
+            **_hazards(folder / "intermediates"),
         }
         if header.get("inspect"):
             from iree_bridge.assembly import read_assembly, read_dispatches
@@ -221,11 +222,14 @@ class _Server:
         return reply, compiled.output
 
 
-def _split_barriers(folder: Path) -> list[str]:
-    from iree_bridge.hazards import split_barriers
+def _hazards(folder: Path) -> dict[str, list[str]]:
+    from iree_bridge.hazards import endless_kernels, split_barriers
 
-    files = sorted(folder.rglob("*.rocmasm"))
-    return [name for path in files for name in split_barriers(path.read_text("utf-8", "replace"))]
+    texts = [path.read_text("utf-8", "replace") for path in sorted(folder.rglob("*.rocmasm"))]
+    return {
+        "split_barriers": [name for text in texts for name in split_barriers(text)],
+        "endless_kernels": [name for text in texts for name in endless_kernels(text)],
+    }
 
 
 def _failure(kind: str, message: str) -> Header:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -100,6 +101,10 @@ def convolution(
     """The forward convolution of logical x and w; the filter is used as it is."""
     attributes, x = _without_strided_points(e, attributes, x, w)
     out = [attributes.output_size(i, size, w.dims[i + 2]) for i, size in enumerate(x.dims[2:])]
+    whole = [axis for axis, size in enumerate(out) if size == 1 < w.dims[axis + 2]]
+    if whole and e.target.backend == "rocm":
+        x, w, attributes = _in_channels(e, attributes, x, w, whole)
+        return convolution(e, attributes, x, w, groups, compute)
     thin = without_thin_axes(e, attributes, x, w, out)
     if thin is not None:
         return thin.restored(e, convolution(e, thin.attributes, x, thin.w, groups, compute))
@@ -118,6 +123,41 @@ def convolution(
         y = _convolution_op(e, _as_2d(attributes), _unsqueeze(e, x), _unsqueeze(e, w), groups, [1, *out], dtype)
         return e.reshape(y, (x.dims[0], w.dims[0], *out))
     return _convolution_op(e, attributes, x, w, groups, out, dtype)
+
+
+def _in_channels(
+    e: Emitter, attributes: ConvAttributes, x: Value, w: Value, whole: Sequence[int]
+) -> tuple[Value, Value, ConvAttributes]:
+    """Spatial dims along which the window is met once, as more channels.
+
+    Of sums along such dims the compiler adds up only some waves' parts, where a power of two does not divide the work.
+    """
+    rank = len(w.dims) - 2
+    padding = list(zip(attributes.pre_padding, attributes.post_padding, strict=True))
+    for axis in whole:
+        span = attributes.dilation[axis] * (w.dims[axis + 2] - 1) + 1
+        padding[axis] = (attributes.pre_padding[axis], span - x.dims[axis + 2] - attributes.pre_padding[axis])
+    x, left = cropped(e, x, padding)
+    x = e.pad(x, [left[axis] if axis in whole else (0, 0) for axis in range(rank)])
+    for axis in whole:
+        x = e.slice(x, axis + 2, 0, x.dims[axis + 2], attributes.dilation[axis])
+    x, w = (e.barrier(_folded(e, value, whole)) for value in (x, w))
+    left = [(0, 0) if axis in whole else pads for axis, pads in enumerate(left)]
+    once = {
+        name: tuple(1 if axis in whole else step for axis, step in enumerate(getattr(attributes, name)))
+        for name in ("stride", "dilation")
+    }
+    return x, w, _with_padding(replace(attributes, **once), left)
+
+
+def _folded(e: Emitter, value: Value, whole: Sequence[int]) -> Value:
+    """[N, C, F...] with some of F as a part of C; 1 in their place."""
+    rank = len(value.dims) - 2
+    kept = [axis for axis in range(rank) if axis not in whole]
+    moved = e.permute(value, (0, 1, *(axis + 2 for axis in whole), *(axis + 2 for axis in kept)))
+    channels = value.dims[1] * math.prod(value.dims[axis + 2] for axis in whole)
+    dims = (1 if axis in whole else value.dims[axis + 2] for axis in range(rank))
+    return e.reshape(moved, (value.dims[0], channels, *dims))
 
 
 def _accumulator(operand: DataType, compute: DataType) -> DataType:
