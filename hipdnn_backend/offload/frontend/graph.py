@@ -109,6 +109,7 @@ class Graph:
         declared: name → type of results of `TORCH_DOMAIN` operators, which onnx cannot infer.
         sources: see `Imported.sources`.
         absorbed: see `Imported.absorbed`.
+        room: bytes that its constants may have, 0 if nobody has decided yet.
     """
 
     def __init__(self, name: str, opsets: Mapping[str, int]) -> None:
@@ -122,6 +123,7 @@ class Graph:
         self.declared: dict[str, TensorType] = {}
         self.sources: dict[str, str] = {}
         self.absorbed: dict[str, Absorbed] = {}
+        self.room = 0
         self._taken: set[str] = set()
         self._protos: dict[str, tuple[np.ndarray, TensorProto]] = {}
 
