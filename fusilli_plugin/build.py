@@ -20,12 +20,14 @@ __all__ = ["LIBRARY", "BuildError", "c_compiler", "compile_shim", "link_module",
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _SHIM: Final = _PACKAGE / "shim"
-SOURCES: Final = ("python.c", "hipdnn.c", "launches.c", "ort.c")
+SOURCES: Final = ("place.c", "python.c", "hipdnn.c", "launches.c", "ort.c")
 HEADERS: Final = ("shim.h", "link.h", "ort_link.h")
 LIBRARY: Final = _PACKAGE / "lib" / "libfusilli_plugin.so"
 """Where the library lies: alone in its folder, because hipDNN loads every library of a folder that it is given."""
 
 _FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+# What a distribution's compiler may set by itself, to another level.
+_HARDENING: Final = ("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong")
 # Unloading the library would leave Python with callbacks into nothing, so it stays mapped; see the shim.
 _LINK_FLAGS: Final = ("-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--as-needed", "-ldl")
 _TIMEOUT: Final = 300  # seconds
@@ -45,7 +47,7 @@ def compile_shim(output: Path = LIBRARY) -> Path:
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
     command = [
-        *compiler, *_FLAGS, f'-DFUSILLI_VERSION="{_version()}"', *(str(_SHIM / name) for name in SOURCES),
+        *compiler, *_FLAGS, *_HARDENING, f'-DFUSILLI_VERSION="{_version()}"', *(str(_SHIM / name) for name in SOURCES),
         "-o", str(temporary), *_LINK_FLAGS,
     ]  # fmt: skip
     try:
