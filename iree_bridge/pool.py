@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from iree_bridge import _frames
+from iree_bridge._environment import environment
 from iree_bridge._frames import Header
 from iree_bridge.options import Options
 
@@ -393,9 +394,9 @@ def _above_standard(descriptor: int) -> int:
 
 def _environment(scratch: Path) -> dict[str, str]:
     # Little is passed on: the compiler's linker needs a place for its files, some interpreters their library path.
-    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": str(scratch)}
-    library_path = os.environ.get("LD_LIBRARY_PATH")
-    return environment | ({"LD_LIBRARY_PATH": library_path} if library_path else {})
+    variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": str(scratch)}
+    library_path = environment().get("LD_LIBRARY_PATH")
+    return variables | ({"LD_LIBRARY_PATH": library_path} if library_path else {})
 
 
 def _size(count: int) -> str:

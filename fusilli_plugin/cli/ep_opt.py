@@ -19,6 +19,7 @@ from fusilli_plugin.cli.base import debug_option, help_text, require_outputs
 from fusilli_plugin.cli.entry import INTERRUPTED, quiet_imports
 from fusilli_plugin.cli.guarded import Failure, Guarded
 from iree_bridge import Options
+from iree_bridge._environment import environment
 from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _engines(chosen: list[Pass], device: str | None) -> tuple[Any, ...]:
         return ()
     from fusilli_plugin.engine import FusilliEngine
 
-    options = Options.from_env({"FUSILLI_DEVICE": "cpu", **os.environ})
+    options = Options.from_env({"FUSILLI_DEVICE": "cpu", **environment()})
     return (FusilliEngine(device, options=options),)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ import click
 from fusilli_plugin.cli.base import command
 from fusilli_plugin.install import engine_folder, link_plugin, merged_folder, plugin_dir
 from iree_bridge import Options
+from iree_bridge._environment import environment
 
 __all__ = ["install_plugin", "show_plugin_dir"]
 
@@ -33,7 +33,7 @@ def install_plugin(into: Path | None) -> None:
     """
     link = link_plugin(into or engine_folder())
     click.echo(f"{link} -> {link.resolve()}")
-    named = os.environ.get("HIPDNN_PLUGIN_DIR")
+    named = environment().get("HIPDNN_PLUGIN_DIR")
     if named and Path(named).resolve() != link.parent.resolve():
         click.echo(
             f"note: HIPDNN_PLUGIN_DIR={named} is set here; programs that have it load plugins from there only", err=True
