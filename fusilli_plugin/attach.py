@@ -20,6 +20,7 @@ from fusilli_plugin.abi import Buffers, HandleTable, error_text, status_of
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.errors import BadParamError
 from fusilli_plugin.plan import FusilliPlan, Place
+from fusilli_plugin.texts import host_text
 from hipdnn_backend.engine import Override, engine_id
 from hipdnn_backend.plugin_abi import Severity, Status
 from hipdnn_backend.wire import decode_engine_config, encode_engine_details
@@ -127,7 +128,7 @@ class _HostLog(logging.Handler):
         self._thread.busy = True
         severity = next((s for s, level in _LEVELS.items() if record.levelno <= level), Severity.FATAL)
         try:
-            text = f"{record.name}: {record.getMessage()}".replace("\0", " ")
+            text = host_text(f"{record.name}: {record.getMessage()}")
             self._link.log(int(severity), text.encode(errors="replace"))
         except Exception:
             self.handleError(record)

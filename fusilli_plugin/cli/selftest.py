@@ -6,7 +6,8 @@ import click
 
 from fusilli_plugin import quarantine
 from fusilli_plugin.checks import selftest as check
-from fusilli_plugin.cli.base import command, device_option, json_option, print_json, progress
+from fusilli_plugin.cli.base import command, device_option, echo, echo_text, json_option, print_json, progress
+from fusilli_plugin.texts import host_text
 from graph_api import FusilliError
 from iree_bridge import Device, Options
 
@@ -43,13 +44,13 @@ def selftest(ctx: click.Context, device: str | None, release: bool, as_json: boo
         except FusilliError as error:
             if as_json:
                 print_json({"device": str(place), "ok": False, "seen": str(error), "released": 0})
-            click.echo(f"{place}: {error}", err=True)
+            echo_text(host_text(f"{place}: {error}"), err=True)
             ctx.exit(1)
     quarantine.record_selftest(place, options)
     released = quarantine.release(options) if release else 0
     if as_json:
         print_json({"device": str(place), "ok": True, "seen": seen, "released": released})
         return
-    click.echo(f"{place}: {len(seen)} graphs are right")
+    echo(f"{place}: {len(seen)} graphs are right")
     if release:
-        click.echo(f"{released} graphs are no longer in quarantine")
+        echo(f"{released} graphs are no longer in quarantine")
