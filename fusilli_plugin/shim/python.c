@@ -289,6 +289,15 @@ static int boot(void) {
 static void report(const char* text) { set_problem(text); }
 static void detach(void) { atomic_store(&state, GONE); }
 
+static void to_hex(char* out, const char* text) {
+  static const char digits[] = "0123456789abcdef";
+  for (; *text; ++text) {
+    *out++ = digits[(unsigned char)*text >> 4];
+    *out++ = digits[*text & 15];
+  }
+  *out = 0;
+}
+
 // Has Python run fusilli_plugin/_boot.py, which fills the link. Threads may come here together: the file is ready for
 // that, and the mutex must not be held, since a thread that holds the GIL may be waiting for it.
 static int attach(void) {
@@ -302,27 +311,28 @@ static int attach(void) {
       "except BaseException:\n"
       "    pass\n"
       "''', {})\n";
-  enum { HEX = 2 * PATH_MAX + 1, CODE = sizeof(form) + 3 * HEX + 32 };
-  char path[PATH_MAX];
-  if (!join_path(path, "%s/fusilli_plugin/_boot.py", place.root) || !is_there(path))
-    return python_fail("there is no %s; install fusilli-plugin again, or run `fusilli install-plugin`", path);
-  char* hex = malloc(3 * HEX + CODE);  // a thread's stack may be small
-  if (!hex) return python_fail("out of memory");
-  char* code = hex + 3 * HEX;
-  const char* const texts[] = {path, place.root, place.python};
-  for (int i = 0; i < 3; ++i) {
-    hex[i * HEX] = 0;
-    for (size_t at = 0; texts[i][at]; ++at) snprintf(&hex[i * HEX + 2 * at], 3, "%02x", (unsigned char)texts[i][at]);
+  enum { HEX = 2 * PATH_MAX + 1 };
+  struct {
+    char path[PATH_MAX], hex[3][HEX], code[sizeof(form) + 3 * HEX + 32];
+  }* room = malloc(sizeof(*room));  // a thread's stack may be small
+  if (!room) return python_fail("out of memory");
+  if (!join_path(room->path, "%s/fusilli_plugin/_boot.py", place.root) || !is_there(room->path)) {
+    python_fail("there is no %s; install fusilli-plugin again, or run `fusilli install-plugin`", room->path);
+    free(room);
+    return 0;
   }
-  snprintf(code, CODE, form, hex, (unsigned long long)(uintptr_t)&fusilli_python, hex + HEX, hex + 2 * HEX);
+  const char* const texts[] = {room->path, place.root, place.python};
+  for (int i = 0; i < 3; ++i) to_hex(room->hex[i], texts[i]);
+  snprintf(room->code, sizeof(room->code), form, room->hex[0], (unsigned long long)(uintptr_t)&fusilli_python,
+           room->hex[1], room->hex[2]);
   set_problem("fusilli_plugin/_boot.py did not run to its end");
   fusilli_python.report = report;
   fusilli_python.detach = detach;
   int gil = python.gil_ensure();
-  python.run(code);
+  python.run(room->code);
   int attached = fusilli_python.attached;
   python.gil_release(gil);
-  free(hex);
+  free(room);
   return attached;
 }
 
