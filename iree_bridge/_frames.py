@@ -54,7 +54,7 @@ def receive(sock: socket.socket, *, deadline: float | None = None) -> tuple[Head
         raise PeerGoneError(f"a message of {header_size} + {payload_size} bytes is over the limit")
     try:
         header = json.loads(_exactly(sock, header_size, deadline))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PeerGoneError(f"the header of a message is not JSON: {error}") from None
     if not isinstance(header, dict):
         raise PeerGoneError("the header of a message is not an object")

@@ -35,6 +35,7 @@ _WORKER_NEEDS: Final = ("iree/compiler/_mlir_libs", "numpy", "ml_dtypes")
 _WORKER: Final = Path(__file__).resolve().parent / "worker.py"
 _STDERR_NAME: Final = "stderr.txt"
 _START_TIMEOUT: Final = 60.0  # seconds
+_PATIENCE: Final = 2 * _START_TIMEOUT  # seconds over that of a request, in which another worker has to become free
 _STOP_TIMEOUT: Final = 5.0  # seconds
 _STDERR_LIMIT: Final = 256 << 10  # bytes
 # What Python and the bindings take; with less, a start fails in ways that do not always name memory.
@@ -230,7 +231,7 @@ class WorkerPool:
         self._check_fork()
         text = ""
         for _ in range(2):
-            with self._worker(tuple(global_flags)) as worker:
+            with self._worker(tuple(global_flags), max(timeout, self._options.timeout) + _PATIENCE) as worker:
                 try:
                     return worker.call(header, payload, time.monotonic() + timeout)
                 except _LostBeforeStartError:
@@ -249,8 +250,8 @@ class WorkerPool:
         return WorkerError("crash", f"the compiler crashed ({worker.describe_end()})", text)
 
     @contextlib.contextmanager
-    def _worker(self, global_flags: tuple[str, ...]) -> Iterator[_Worker]:
-        worker = self._acquire(global_flags)
+    def _worker(self, global_flags: tuple[str, ...], patience: float) -> Iterator[_Worker]:
+        worker = self._acquire(global_flags, patience)
         clean = False
         try:
             yield worker
@@ -265,7 +266,7 @@ class WorkerPool:
                     self._count -= 1
                 self._changed.notify_all()
 
-    def _acquire(self, global_flags: tuple[str, ...]) -> _Worker:
+    def _acquire(self, global_flags: tuple[str, ...], patience: float) -> _Worker:
         while True:
             with self._changed:
                 fitting = [worker for worker in self._idle if worker.global_flags == global_flags]
@@ -277,9 +278,10 @@ class WorkerPool:
                     candidate, stale = None, None
                 elif self._idle:
                     candidate, stale = None, self._idle.pop(0)
-                else:
-                    self._changed.wait()
+                elif self._changed.wait(patience):
                     continue
+                else:  # each worker answers or is killed before that
+                    raise WorkerError("timeout", f"no compile worker became free in {patience:g} s")
             if candidate is not None:
                 if candidate.alive():
                     return candidate

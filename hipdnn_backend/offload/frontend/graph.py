@@ -125,6 +125,7 @@ class Graph:
         self.absorbed: dict[str, Absorbed] = {}
         self.room = 0
         self._taken: set[str] = set()
+        self._numbers: dict[str, int] = {}  # hint → where `fresh` goes on: from 1, it would take the square of the time
         self._protos: dict[str, tuple[np.ndarray, TensorProto]] = {}
 
     @property
@@ -145,9 +146,10 @@ class Graph:
 
     def fresh(self, hint: str) -> str:
         """A tensor name that nothing has."""
-        name, number = hint, 1
+        name, number = hint, self._numbers.get(hint, 1)
         while name in self._taken or name in self.constants or not name:
             name, number = f"{hint}_{number}", number + 1
+        self._numbers[hint] = number
         self._taken.add(name)
         return name
 
