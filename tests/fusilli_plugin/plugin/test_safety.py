@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fusilli_plugin.plugin.hosting import Case, Session, build_plugin, python_library
+from tests.fusilli_plugin.plugin.hosting import (
+    HOST_LIBRARIES,
+    Case,
+    Session,
+    build_plugin,
+    host_sources,
+    python_library,
+)
 
 pytestmark = pytest.mark.iree_cpu
 MakeCase = Callable[[str], Case]
@@ -106,6 +115,46 @@ def test_a_limit_on_memory(session: Session, case: MakeCase, mib: int) -> None:
     """numpy's library ends a process in which it gets none for itself and each of its threads."""
     enough = 1000 + 64 * (os.cpu_count() or 1)
     assert session.run("small_memory", case("pw_relu").folder, mib or enough) == f"served {int(not mib)}\n"
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Plugin and host program, watched by AddressSanitizer and UndefinedBehaviorSanitizer."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    command = ["cc", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1"]
+    try:
+        subprocess.run(
+            [*command, "-xc", "-", "-o", str(folder / "probe")], input=b"int main(void) { return 0; }", check=True,
+            capture_output=True, timeout=120,
+        )  # fmt: skip
+        subprocess.run([str(folder / "probe")], check=True, capture_output=True, timeout=120)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("there is no cc with sanitizers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", shlex.join(command))
+        plugin = build_plugin(folder / "lib")
+    subprocess.run(
+        [*command, "-std=gnu11", "-o", str(folder / "host"), *host_sources(), *HOST_LIBRARIES], check=True,
+        capture_output=True, timeout=240,
+    )  # fmt: skip
+    return plugin, folder / "host"
+
+
+@pytest.mark.parametrize(
+    ("mode", "number"),
+    [("walk", 0), ("errors", 0), ("nulls", 0), ("threads", 4), ("handles", 0), ("serialized", 5), ("fuzz", 20),
+     ("forked", 0), ("fork_first", 20), ("signals", 50)],
+)  # fmt: skip
+def test_the_shim_under_sanitizers(
+    session: Session, sanitized: tuple[Path, Path], case: MakeCase, mode: str, number: int
+) -> None:
+    watched = Session(*sanitized, session.cache)
+    # Python leaves what it has at the end of a process
+    options = {"ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    done = watched.start(mode, case("pw_relu").folder, number, **options)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Sanitizer" not in done.stderr
+    assert "runtime error" not in done.stderr
 
 
 def test_the_library_is_hardened(tmp_path: Path) -> None:
