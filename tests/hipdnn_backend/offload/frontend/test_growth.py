@@ -59,7 +59,7 @@ def model(nodes: list[onnx.NodeProto], dims: list[int], kind: int = TensorProto.
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )  # fmt: skip
     graph.output[0].type.tensor_type.elem_type = kind
-    imports = [helper.make_opsetid("", 22)]
+    imports = [helper.make_opsetid("", 23)]
     return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
 
 
@@ -104,6 +104,11 @@ MODELS: dict[str, bytes] = {
     "many dims": model(doubled("Gather", 30), [2, 2]),
     "many dims of a constant": model([node("Reshape", "x c", "t0"), *doubled("Add", 30, "t0")], [1],
                                      c=np.ones(10**5, np.int64)),
+    "positions along a long axis": model(
+        [node("Resize", "x none none n", "y", mode="linear")], [1, 1, 2], TensorProto.FLOAT,
+        none=np.zeros(0, np.float32), n=[1, 1, 10**9],
+    ),
+    "a mask": model([node("Attention", "x x x", "y", is_causal=1, softcap=2.0)], [1, 1, 10**5, 1], TensorProto.FLOAT),
     "many constants": model(
         [node("Expand", f"x{i} n", f"e{i}") for i in range(800)]
         + [node("Sum", " ".join(f"e{i}" for i in range(800)), "s"), node("ReduceMax", "s", "m")]
