@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,8 @@ def test_the_current_directory_decides_nothing(session: Session, case: MakeCase,
 
 @pytest.mark.parametrize("name", ["FUSILLI_PYTHON", "FUSILLI_LIBPYTHON"])
 def test_relative_paths_of_python_are_refused(session: Session, case: MakeCase, name: str) -> None:
-    said = session.run("declined", case("pw_relu").folder, **{name: "./python3"})
+    variables: dict[str, Any] = {name: "./python3"}
+    said = session.run("declined", case("pw_relu").folder, **variables)
     assert f"./python3, the path of {'Python' if name == 'FUSILLI_PYTHON' else 'libpython'}" in said
     assert f"is not absolute; set {name}" in said
 
@@ -150,7 +152,10 @@ def test_the_shim_under_sanitizers(
 ) -> None:
     watched = Session(*sanitized, session.cache)
     # Python leaves what it has at the end of a process
-    options = {"ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    options: dict[str, Any] = {
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
     done = watched.start(mode, case("pw_relu").folder, number, **options)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Sanitizer" not in done.stderr

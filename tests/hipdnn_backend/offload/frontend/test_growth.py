@@ -75,6 +75,7 @@ def branch(nodes: list[onnx.NodeProto]) -> onnx.GraphProto:
 
 
 _LONG = 10**8
+_COUNTED: dict[str, Any] = {f"x{i}": [i] for i in range(800)}
 MODELS: dict[str, bytes] = {
     "doubled input": model(doubled("Concat", 30, axis=0), [1]),
     "doubled input of floats": model(doubled("Concat", 30, axis=0), [1], TensorProto.FLOAT),
@@ -113,7 +114,7 @@ MODELS: dict[str, bytes] = {
         [node("Expand", f"x{i} n", f"e{i}") for i in range(800)]
         + [node("Sum", " ".join(f"e{i}" for i in range(800)), "s"), node("ReduceMax", "s", "m")]
         + [node("Add", "m x", "y")],
-        [1], n=[1 << 16], **{f"x{i}": [i] for i in range(800)},
+        [1], n=[1 << 16], **_COUNTED,
     ),
 }  # fmt: skip
 
