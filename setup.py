@@ -1,6 +1,6 @@
-"""What pyproject.toml cannot say: the plugin's library is built with the packages, and one wheel serves all Pythons.
+"""What pyproject.toml cannot say: the libraries in C are built with the packages, and one wheel serves all Pythons.
 
-The library is no extension module: it is not linked to a Python and its file name names none.
+They are no extension modules: they are not linked to a Python and their file names name none.
 """
 
 from __future__ import annotations
@@ -22,23 +22,33 @@ _build: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_build)  # by its path: the packages' dependencies are not there while building
 
 
-class BuildShim(build_ext):
-    """Compiles the shim with the flags that a source tree uses as well."""
+SHIM = "fusilli_plugin/shim"
+CORE = "fusilli_plugin/emulator/core"
+MAKERS = {
+    "fusilli_plugin.lib.libfusilli_plugin": _build.compile_shim,
+    "fusilli_plugin.emulator.lib.libgfx_emulator": _build.compile_core,
+}
+
+
+class BuildLibraries(build_ext):
+    """Compiles the libraries with the flags that a source tree uses as well."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
 
     def build_extension(self, ext: Extension) -> None:
         try:
-            _build.compile_shim(Path(self.get_ext_fullpath(ext.name)))
+            MAKERS[ext.name](Path(self.get_ext_fullpath(ext.name)))
         except _build.BuildError as error:
-            # A wheel without its library is no wheel. In a source tree everything but the plugin works without it.
+            # A wheel without its libraries is no wheel. In a source tree everything but the plugin and the emulator
+            # works without them.
             if getattr(self, "editable_mode", False) or self.inplace:
                 raise CompileError(str(error)) from error
             raise
 
     def copy_extensions_to_source(self) -> None:
-        (HERE / "fusilli_plugin" / "lib").mkdir(exist_ok=True)  # no package, so nobody else makes it
+        for ext in self.extensions:  # the folders are no packages, so nobody else makes them
+            (HERE / self.get_ext_filename(ext.name)).parent.mkdir(exist_ok=True)
         super().copy_extensions_to_source()
 
 
@@ -49,7 +59,6 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-SHIM = "fusilli_plugin/shim"
 setup(
     ext_modules=[
         Extension(
@@ -57,7 +66,13 @@ setup(
             sources=[f"{SHIM}/{name}" for name in _build.SOURCES],
             depends=[f"{SHIM}/{name}" for name in _build.HEADERS],
             optional=True,  # a CompileError is a warning then
-        )
+        ),
+        Extension(
+            "fusilli_plugin.emulator.lib.libgfx_emulator",
+            sources=[f"{CORE}/core.c"],
+            depends=sorted(str(path.relative_to(HERE)) for path in (HERE / CORE).iterdir()),
+            optional=True,
+        ),
     ],
-    cmdclass={"build_ext": BuildShim, "bdist_wheel": PlatformWheel},
+    cmdclass={"build_ext": BuildLibraries, "bdist_wheel": PlatformWheel},
 )

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from fusilli_plugin import __version__
+from fusilli_plugin import __version__, claim
 from fusilli_plugin._link import ffi
 from fusilli_plugin.abi import Buffers, HandleTable, error_text, status_of
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.errors import BadParamError
+from fusilli_plugin.importers import Reading
 from fusilli_plugin.plan import FusilliPlan, Place
 from fusilli_plugin.texts import host_text
 from hipdnn_backend.engine import Override, engine_id
@@ -47,6 +49,8 @@ _CPU: Final[Place] = (0, None)
 _PAIR: Final = 16  # bytes of a uid and an address
 _MAX_GRAPH: Final = 8 << 20  # bytes; what the wire reader takes at most
 _MAX_RANK: Final = 64
+_MAX_KINDS: Final = 64  # of reasons that are told at the level of warnings
+_PARTICULARS: Final = re.compile(r"'[^']*'|\b[0-9a-f]{16,}\b|\d+")
 
 _lock = fork_safe_lock()
 _attached: list[Any] = []  # links and callbacks, which C refers to for ever
@@ -183,6 +187,10 @@ class Plugin:
         self._buffers = Buffers()
         self._places: dict[int, set[Place]] = {}
         self._is_gpu = self._device.is_gpu
+        self._declined: set[str] = set()
+        # What means nothing is told now, as other settings are, and not by each graph.
+        claim.parse(options.claim)
+        Reading.of(options)
 
     def guard(self, function: Callable[..., None]) -> Callable[..., int]:
         """``function`` as C wants it: a status instead of an exception."""
@@ -217,7 +225,7 @@ class Plugin:
             yes[0] = 1
         else:
             node = f"node '{answer.node}': " if answer.node else ""
-            _LOG.info("a graph is declined: %s%s [%s]", node, answer.reason, answer.rule)
+            self._say_declined(f"{node}{answer.reason} [{answer.rule}]")
 
     def details(self, device: int, graph: int, size: int, data: Any, data_size: Any) -> None:
         """Hands out an EngineDetails."""
@@ -305,6 +313,14 @@ class Plugin:
         attach(table)
 
     # ---- helpers
+
+    def _say_declined(self, reason: str) -> None:
+        """At the level that people see the first time, later times of the same kind below it."""
+        kind = _PARTICULARS.sub("_", reason)
+        is_new = kind not in self._declined and len(self._declined) < _MAX_KINDS
+        if is_new:
+            self._declined.add(kind)
+        _LOG.log(logging.WARNING if is_new else logging.INFO, "a graph is declined: %s", reason)
 
     def _engine(self, device: int) -> FusilliEngine:
         """The engine of a HIP device; CPU and CUDA, for development, have the one that FUSILLI_DEVICE names."""

@@ -1,12 +1,15 @@
-"""Builds the shim, the shared library that hipDNN and ONNX Runtime load: for wheels and, on demand, for source trees.
+"""Builds what is written in C, for wheels and, on demand, for source trees: the shim, and the emulator's core.
 
-Needs nothing but a C compiler. ``python -m fusilli_plugin.build`` builds the library into this package;
+The shim is the shared library that hipDNN and ONNX Runtime load. Needs nothing but a C compiler.
+``python -m fusilli_plugin.build`` builds both libraries into this package;
 with ``--link`` it also makes ``fusilli_plugin/_link.py`` anew, which a change of ``shim/link.h`` or ``shim/ort_link.h``
 calls for.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import shlex
@@ -16,7 +19,17 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["LIBRARY", "BuildError", "c_compiler", "compile_shim", "link_module", "link_text"]
+__all__ = [
+    "CORE_LIBRARY",
+    "LIBRARY",
+    "BuildError",
+    "c_compiler",
+    "compile_core",
+    "compile_shim",
+    "core_version",
+    "link_module",
+    "link_text",
+]
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _SHIM: Final = _PACKAGE / "shim"
@@ -32,9 +45,22 @@ _HARDENING: Final = ("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protec
 _LINK_FLAGS: Final = ("-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--as-needed", "-ldl")
 _TIMEOUT: Final = 300  # seconds
 
+_CORE: Final = _PACKAGE / "emulator" / "core"
+CORE_LIBRARY: Final = _PACKAGE / "emulator" / "lib" / "libgfx_emulator.so"
+"""Where the emulator's core lies."""
+VERSION_MARK: Final = "sources:"
+"""What stands in that library before the hash of its sources."""
+
+# Results must not depend on the compiler: no contraction of products and sums, no assumption about NaN.
+_CORE_FLAGS: Final = (
+    "-std=gnu11", "-O2", "-ftree-vectorize", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra", "-fPIC",
+    "-shared", "-fvisibility=default",
+)  # fmt: skip
+_CORE_LINK_FLAGS: Final = ("-Wl,-z,now", "-Wl,-z,relro")
+
 
 class BuildError(Exception):
-    """The shim could not be built."""
+    """A library could not be built."""
 
 
 def compile_shim(output: Path = LIBRARY) -> Path:
@@ -44,21 +70,47 @@ def compile_shim(output: Path = LIBRARY) -> Path:
         BuildError: there is no C compiler, or it fails.
     """
     compiler = c_compiler()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
+    sources = (str(_SHIM / name) for name in SOURCES)
+    command = [*compiler, *_FLAGS, *_HARDENING, f'-DFUSILLI_VERSION="{_version()}"', *sources]
+    return _compile("the shim", command, _LINK_FLAGS, output)
+
+
+def compile_core(output: Path = CORE_LIBRARY) -> Path:
+    """Compile the emulator's core to ``output``, in one step.
+
+    Raises:
+        BuildError: there is no C compiler, it fails, or the folder cannot be written.
+    """
     command = [
-        *compiler, *_FLAGS, *_HARDENING, f'-DFUSILLI_VERSION="{_version()}"', *(str(_SHIM / name) for name in SOURCES),
-        "-o", str(temporary), *_LINK_FLAGS,
-    ]  # fmt: skip
+        *c_compiler(),
+        *_CORE_FLAGS,
+        *_HARDENING,
+        f'-DEMULATOR_VERSION="{VERSION_MARK}{core_version()}"',
+        str(_CORE / "core.c"),
+    ]
+    return _compile("the emulator's core", command, (*_CORE_LINK_FLAGS, "-lm"), output)
+
+
+def core_version() -> str:
+    """What the core's sources hash to, which a library made of them says as well; empty if they are not there."""
+    names = sorted(path for path in _CORE.glob("*") if path.suffix in (".c", ".h", ".def"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in names)).hexdigest()[:16] if names else ""
+
+
+def _compile(what: str, command: list[str], libraries: tuple[str, ...], output: Path) -> Path:
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")
+    command = [*command, "-o", str(temporary), *libraries]
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
         if done.returncode:
-            raise BuildError(f"the shim could not be compiled: {shlex.join(command)}\n{done.stderr}")
+            raise BuildError(f"{what} could not be compiled: {shlex.join(command)}\n{done.stderr}")
         os.replace(temporary, output)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(f"the shim could not be compiled: {error}") from error
+        raise BuildError(f"{what} could not be compiled: {error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return output
 
 
@@ -106,7 +158,7 @@ def c_compiler() -> list[str]:
     for words in (named, ["cc"], ["gcc"], ["clang"]):
         if words and shutil.which(words[0]):
             return words
-    raise BuildError("the shim needs a C compiler (cc, gcc or clang, or name one with CC); e.g. apt-get install gcc")
+    raise BuildError("a C compiler is needed (cc, gcc or clang, or name one with CC); e.g. apt-get install gcc")
 
 
 def _version() -> str:
@@ -122,6 +174,7 @@ def main(arguments: list[str]) -> None:
     if "--link" in arguments:
         (_PACKAGE / "_link.py").write_text(link_module(), encoding="utf-8")
     print(compile_shim())
+    print(compile_core())
 
 
 if __name__ == "__main__":

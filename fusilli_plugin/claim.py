@@ -1,7 +1,8 @@
 """Which graphs the engine claims beside other providers: all, those that nobody else takes, none, or by rules.
 
 hipDNN asks every engine; one that claims a graph can be chosen for it. On a GPU the default is modest until a self-test
-has passed on that device: only graphs that AMD's own providers decline.
+has passed on that device: only graphs that AMD's own providers decline. Where no other engine plugin is loaded, nobody
+else can take a graph, and all are claimed.
 """
 
 from __future__ import annotations
@@ -64,22 +65,31 @@ class Claim(NamedTuple):
     policy: str = ""
     rules: tuple[_Rule, ...] = ()
 
-    def decide(self, graph: Graph, target: Target, has_passed: Callable[[], bool]) -> Support:
-        """Whether the graph is claimed; ``has_passed`` tells whether the device passed its self-test."""
+    def decide(
+        self, graph: Graph, target: Target, has_passed: Callable[[], bool], has_company: Callable[[], bool]
+    ) -> Support:
+        """Whether the graph is claimed.
+
+        Args:
+            graph: what is asked for.
+            target: what it would be compiled for.
+            has_passed: tells whether the device passed its self-test.
+            has_company: tells whether another engine plugin is loaded, which could take the graph.
+        """
         undecided = False
         for node in graph.nodes:
             rule = next((rule for rule in self.rules if rule.matches(node, target)), None)
             if rule is not None and not rule.claim:
                 return Support.no(f"a rule of FUSILLI_CLAIM leaves {node.op} to others", node=node.name, rule="claim")
             undecided = undecided or rule is None
-        return self._by_policy(graph, has_passed) if undecided else Support.yes()
+        return self._by_policy(graph, has_passed, has_company) if undecided else Support.yes()
 
-    def _by_policy(self, graph: Graph, has_passed: Callable[[], bool]) -> Support:
+    def _by_policy(self, graph: Graph, has_passed: Callable[[], bool], has_company: Callable[[], bool]) -> Support:
         if self.policy == "off":
             return Support.no("FUSILLI_CLAIM=off", rule="claim")
         if self.policy == "all" or (not self.policy and has_passed()):
             return Support.yes()
-        if _others_may_accept(graph):
+        if _others_may_accept(graph) and has_company():
             why = "FUSILLI_CLAIM=fallback" if self.policy else "until `fusilli selftest` has passed on this device"
             return Support.no(f"other providers may accept this graph, and it is left to them: {why}", rule="claim")
         return Support.yes()

@@ -17,20 +17,29 @@ from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from fusilli_plugin import claim, quarantine
+from fusilli_plugin.company import company
 from fusilli_plugin.envelope import seal, unseal
-from fusilli_plugin.errors import BadParamError
-from fusilli_plugin.importers import Reading, import_graph
+from fusilli_plugin.errors import BadParamError, FusilliEngineError
+from fusilli_plugin.importers import Reading, import_graph, unread_results
 from fusilli_plugin.knobs import Settings, knobs_for, settings_of
 from fusilli_plugin.plan import FusilliPlan, Place, as_engine_error
 from graph_api import CompileError, ExecutionError, FusilliError, Graph, NotSupportedError
 from hipdnn_backend.engine import EngineId, Support, engine_id
-from hipdnn_backend.errors import EngineError, WireError
+from hipdnn_backend.errors import WireError
 from hipdnn_backend.plugin_abi import Status
-from hipdnn_backend.wire import BehaviorNote, EngineConfig, EngineDetails, decode_graph
-from iree_bridge import Device, Executable, Options, Target, support, versions
+from hipdnn_backend.wire import (
+    BatchnormInferenceAttributes,
+    BehaviorNote,
+    EngineConfig,
+    EngineDetails,
+    WireGraph,
+    decode_graph,
+)
+from iree_bridge import Device, Executable, Options, Target, starting, support, versions
 from iree_bridge._locks import fork_safe_lock
-from iree_bridge.compiler import CompiledCode, compile_code
-from iree_bridge.cpu import host_arch
+from iree_bridge.cache import UntrustedCacheError
+from iree_bridge.compiler import CompiledCode, cache_for, compile_code, known_refusal
+from iree_bridge.cpu import host_arch, missing_features
 from iree_bridge.options import CompileMode
 
 __all__ = ["Built", "FusilliEngine"]
@@ -39,9 +48,22 @@ _LOG: Final = logging.getLogger(__name__)
 _MAX_GRAPHS: Final = 256
 _MAX_BUILT: Final = 64
 _MAX_PAYLOAD: Final = 1 << 30  # bytes
+# So little is kept for each execution at a time, instead of asked for: some programs pass no workspace.
+_SMALL_SCRATCH: Final = 16 << 10  # bytes
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+_told: Final[set[str]] = set()
+
+
+def _tell_once(text: str, *values: object) -> None:
+    """A line in the log that says what was decided for this process."""
+    line = text % values
+    if line not in _told:
+        _told.add(line)
+        _LOG.warning("%s", line)
 
 
 class _Memo(Generic[K, V]):
@@ -64,16 +86,25 @@ class _Memo(Generic[K, V]):
                 self._kept.popitem(last=False)
         return value
 
+    def peek(self, key: K) -> V | None:
+        """What is kept, without making it."""
+        return self._kept.get(key)
+
     def drop(self, key: K) -> None:
         with self._lock:
             self._kept.pop(key, None)
 
 
 class _Known(NamedTuple):
-    """What is known of a graph's bytes: the graph and why it is declined, if it is for good."""
+    """What is known of a graph's bytes: the graph and why it is declined, if it is for good.
+
+    Attributes:
+        optional: uids of results that an execution writes where it has a buffer for them.
+    """
 
     graph: Graph | None
     support: Support
+    optional: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -85,8 +116,9 @@ class Built:
         target: what for.
         code: the compiled code.
         settings: with which knobs.
-        workspace_size: bytes.
-        is_variant: True if it was made for overridden dims.
+        scratch_size: bytes of workspace that the code takes.
+        optional: uids of results that nothing in the graph reads and nobody has marked as outputs.
+        is_variant: True if it was made for other dims, or other results, than those that the host was told of.
         refresh: compiles again, for code from a cache that does not load.
     """
 
@@ -94,11 +126,22 @@ class Built:
     target: Target
     code: CompiledCode
     settings: Settings
-    workspace_size: int
+    scratch_size: int
     options: Options
+    optional: frozenset[int] = frozenset()
     is_variant: bool = False
     _lock: threading.Lock = field(default_factory=fork_safe_lock)
     _loaded: weakref.WeakValueDictionary[Device, Executable] = field(default_factory=weakref.WeakValueDictionary)
+
+    @property
+    def keeps_scratch(self) -> bool:
+        """Whether plans have memory of their own for the workspace, which then is no concern of the host's."""
+        return self.scratch_size <= _SMALL_SCRATCH
+
+    @property
+    def workspace_size(self) -> int:
+        """Bytes that the host has to give."""
+        return 0 if self.keeps_scratch else self.scratch_size
 
     def executable(self, device: Device) -> Executable:
         """The code on a device and stream; one object as long as a plan uses it.
@@ -144,12 +187,13 @@ class Built:
             global_flags=(),
             iree=versions.iree_version(),
             machine="" if self.target.is_gpu else host_arch(),
-            cpu_features=(),
+            cpu_features=self.target.needs(self.code.flags),
             key=self.code.key,
             dispatches=self.code.dispatches,
             seconds=self.code.seconds,
         )
         made_by = {"plan": "1", "emitter": versions.emitter_version(), "knobs": shlex.join(self.settings.flags)}
+        made_by |= {"optional": " ".join(map(str, sorted(self.optional)))} if self.optional else {}
         return seal(Artifact(self.graph, {str(self.target): code}, None, "a plan has none", made_by).to_bytes())
 
 
@@ -183,6 +227,7 @@ class FusilliEngine:
         self._claim = claim.parse(self.options.claim)
         self._id = engine_id(self.options.engine_name)
         self._graphs: _Memo[bytes, _Known] = _Memo(_MAX_GRAPHS)
+        self._failed: _Memo[bytes, str] = _Memo(_MAX_GRAPHS)
         self._builds: _Memo[tuple[bytes, Settings], Built] = _Memo(_MAX_BUILT)
 
     @property
@@ -234,6 +279,9 @@ class FusilliEngine:
             known = self._graphs.get(graph, lambda: self._examine(graph))
             if known.graph is None or not known.support:
                 return known.support
+            failed = self._failed.peek(graph)
+            if failed is not None:
+                return Support.no(f"it failed to compile in this process: {failed}", rule="compiler")
             return self._available(known.graph)
         except FusilliError as error:  # not remembered: a device may come, a cache may be filled
             return Support.no(str(error), rule="device" if isinstance(error, ExecutionError) else "options")
@@ -290,20 +338,21 @@ class FusilliEngine:
         index, stream = place
         return replace(self.device, index=index, stream=stream)
 
-    def built_for(self, graph: Graph, settings: Settings) -> Built:
-        """The code for a graph with overridden dims.
+    def built_for(self, graph: Graph, base: Built) -> Built:
+        """The code for a graph like that of ``base``, with other dims or results.
 
         Raises:
             NotSupportedError: it is not served.
             CompileError: compiling failed.
         """
         support(graph, self.target).require()
-        return replace(self._compile(graph, settings), is_variant=True)
+        return replace(self._compile(graph, base.settings, base.optional), is_variant=True)
 
     def _examine(self, data: bytes) -> _Known:
         """What never changes about a graph: damaged, unknown, not served, or fine."""
         try:
-            graph = import_graph(decode_graph(data), self._reading)
+            source = decode_graph(data)
+            graph = import_graph(source, self._reading_of(source))
         except WireError as error:
             return _Known(None, Support.no(str(error), rule="wire"))
         except NotSupportedError as error:
@@ -312,9 +361,34 @@ class FusilliEngine:
             return _Known(None, Support.no(str(error), rule="graph"))
         except RecursionError:
             return _Known(None, Support.no("the graph is nested too deeply", rule="graph"))
-        claimed = self._claim.decide(graph, self.target, self._has_passed)
+        claimed = self._claim.decide(graph, self.target, self._has_passed, self._has_company)
         answer = support(graph, self.target) if claimed else claimed
-        return _Known(graph, Support(answer.ok, answer.node, answer.rule, answer.reason))
+        return _Known(graph, Support(answer.ok, answer.node, answer.rule, answer.reason), unread_results(source))
+
+    def _reading_of(self, source: WireGraph) -> Reading:
+        """How a graph is read. What decides it for batchnorm inference is told once: a wrong one shows in no error."""
+        if not any(isinstance(node.attributes, BatchnormInferenceAttributes) for node in source.nodes):
+            return self._reading
+        others = company()
+        reading = self._reading.beside_miopen() if others.has_miopen else self._reading
+        means = "a variance, with an epsilon of 1e-5" if reading.batchnorm_variance else "1 / sqrt(variance + epsilon)"
+        asked = self._reading.batchnorm_variance or self._reading.batchnorm_inverse
+        why = (
+            "FUSILLI_WIRE_READING says so" if asked else "MIOpen is loaded" if others.has_miopen else "its name says so"
+        )
+        _tell_once(
+            "inv_variance of batchnorm inference is read as %s: %s; FUSILLI_WIRE_READING=batchnorm-variance or "
+            "batchnorm-inverse sets it", means, why,
+        )  # fmt: skip
+        return reading
+
+    def _has_company(self) -> bool:
+        others = company()
+        if others:
+            _tell_once("other engine plugins are loaded, and graphs that they may take are left to them: %s", others)
+            return True
+        _tell_once("no other engine plugin is loaded, so graphs are claimed that others could take (FUSILLI_CLAIM)")
+        return False
 
     def _has_passed(self) -> bool:
         return not self.device.is_gpu or quarantine.has_passed_selftest(self.device, self.options)
@@ -323,39 +397,63 @@ class FusilliEngine:
         """Whether what it takes to build is here: an engine that claims and then fails takes the graph from others."""
         if versions.runtime_version() is None:
             return Support.no("iree-base-runtime is not installed", rule="installation")
-        never = self.options.compile is CompileMode.NEVER
-        if never or versions.compiler_version() is None:
+        if self._target is None and self.device.kind == "hip" and not self.device.driver:
+            from iree_bridge.direct.driver import Hip  # HIP only
+
+            Hip.get()  # raises for a runtime without the functions that launches take
+        try:
+            cache_for(self.options).check()
+        except UntrustedCacheError as error:
+            return Support.no(str(error), rule="cache")
+        rule, problem = self._no_compiler()
+        if problem:
             try:
                 compile_code(graph, self.target, replace(self.options, compile=CompileMode.NEVER))
             except CompileError as error:
-                rule = "not-compiled" if never else "installation"
-                reason = str(error) if never else f"iree-base-compiler is not installed, and {error}"
-                return Support.no(reason, rule=rule)
+                return Support.no(str(error) if rule == "not-compiled" else f"{problem}, and {error}", rule=rule)
+        else:
+            refusal = known_refusal(graph, self.target, self.options)
+            if refusal:
+                return Support.no(refusal, rule="compiler")
         here = self._target is None  # what runs elsewhere has not been tried here
         if here and quarantine.is_quarantined(graph, self.target, self.device, self.options):
             return Support.no("its code gave wrong results on this device and is quarantined", rule="quarantine")
         return Support.yes()
 
-    def _graph(self, data: bytes) -> Graph:
-        """The graph in bytes that the engine serves.
+    def _no_compiler(self) -> tuple[str, str]:
+        """Why nothing can be compiled here: rule and reason, or empty texts."""
+        if self.options.compile is CompileMode.NEVER:
+            return "not-compiled", "FUSILLI_COMPILE=never"
+        if versions.compiler_version() is None:
+            return "installation", "iree-base-compiler is not installed"
+        return "worker", starting.problem(self.options)
+
+    def _graph(self, data: bytes) -> tuple[Graph, frozenset[int]]:
+        """The graph in bytes that the engine serves, and the uids of its optional results.
 
         Raises:
             EngineError: it does not serve them; the status is INVALID_VALUE.
         """
         answer = self.support(data)
-        graph = self._graphs.get(data, lambda: self._examine(data)).graph
-        if not answer or graph is None:
+        known = self._graphs.get(data, lambda: self._examine(data))
+        if not answer or known.graph is None:
             node = f"node '{answer.node}': " if answer.node else ""
             reason = f"the graph is not served: {node}{answer.reason} [{answer.rule}]"
-            raise EngineError(self.name, reason, Status.INVALID_VALUE)
-        return graph
+            raise FusilliEngineError(self.name, reason, Status.INVALID_VALUE)
+        return known.graph, known.optional
 
     def _built(self, data: bytes, config: EngineConfig) -> Built:
         if config.engine_id != self._id:
             raise BadParamError(f"the config is for engine {config.engine_id}, this is {self._id} ({self.name})")
-        graph = self._graph(data)
+        graph, optional = self._graph(data)
         settings = settings_of(config, self.target)
-        built = self._builds.get((data, settings), lambda: self._compile(graph, settings))
+        try:
+            built = self._builds.get((data, settings), lambda: self._compile(graph, settings, optional))
+        except CompileError as error:
+            if error.kind != "start" and not settings.flags:  # a worker may start another time
+                first = str(error).splitlines()[0]
+                self._failed.get(data, lambda: first)
+            raise
         if built.workspace_size > settings.workspace_limit:
             reason = (
                 f"the plan needs {built.workspace_size} bytes of workspace, the limit is {settings.workspace_limit}"
@@ -363,7 +461,7 @@ class FusilliEngine:
             raise NotSupportedError("", "workspace", reason)
         return built
 
-    def _compile(self, graph: Graph, settings: Settings) -> Built:
+    def _compile(self, graph: Graph, settings: Settings, optional: frozenset[int]) -> Built:
         from iree_bridge.runtime.program import load_module, workspace_size
 
         options = replace(self.options, extra_flags=(*self.options.extra_flags, *settings.flags))
@@ -375,7 +473,7 @@ class FusilliEngine:
                 raise
             code = compile_code(graph, self.target, options, refresh=True)
             size = workspace_size(load_module(code.vmfb))
-        return Built(graph, self.target, code, settings, size, options)
+        return Built(graph, self.target, code, settings, size, options, optional)
 
     def _restored(self, payload: bytes) -> Built:
         from iree_bridge.artifact import Artifact
@@ -386,13 +484,20 @@ class FusilliEngine:
         try:
             artifact = Artifact.from_bytes(unseal(payload), "serialized plan")
         except (FusilliError, ArithmeticError, LookupError, RecursionError) as error:
-            raise NotSupportedError("", "plan", str(error)) from error
+            reason = error.reason if isinstance(error, NotSupportedError) else str(error)
+            raise NotSupportedError("", "plan", reason) from error
         code = artifact.codes.get(str(self.target))
-        if code is None or code.target != self.target:
-            made_for = ", ".join(
-                f"{each.target} {each.target.features[:40]}".strip() for each in artifact.codes.values()
-            )
+        if code is None:
+            made_for = ", ".join(artifact.codes)
             raise NotSupportedError("", "plan", f"the serialized plan is for {made_for}, this device is {self.target}")
+        # Plans of earlier versions name no extensions, but their target does.
+        missing = code.missing() or missing_features(code.target.extensions)
+        if missing:
+            lacking = ", ".join(missing)
+            reason = (
+                f"the serialized plan needs processor extensions that this machine lacks ({lacking}); build it again"
+            )
+            raise NotSupportedError("", "plan", reason)
         if code.iree != versions.iree_version():
             reason = (
                 f"the serialized plan was made by IREE {code.iree}, this is {versions.iree_version()}; build it again"
@@ -405,7 +510,14 @@ class FusilliEngine:
         settings = Settings(flags=_knob_flags(artifact.made_by.get("knobs", "")))
         compiled = CompiledCode(code.vmfb, code.target, code.flags, code.key, False, code.dispatches, code.seconds)
         options = replace(self.options, extra_flags=(*self.options.extra_flags, *settings.flags))
-        return Built(artifact.graph, self.target, compiled, settings, size, options)
+        results = {uid for node in artifact.graph.nodes for uid in (t.uid for t in node.outputs.values())}
+        optional = results & set(_uids(artifact.made_by.get("optional", "")))
+        return Built(artifact.graph, self.target, compiled, settings, size, options, frozenset(optional))
+
+
+def _uids(text: str) -> tuple[int, ...]:
+    """Uids from bytes that anybody may have written."""
+    return tuple(int(word) for word in text.split() if word.isdecimal() and len(word) < 20)
 
 
 def _knob_flags(text: str) -> tuple[str, ...]:

@@ -12,10 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fusilli_plugin.abi import status_of
-from fusilli_plugin.errors import BadParamError
+from fusilli_plugin.errors import BadParamError, FusilliEngineError
 from graph_api import FusilliError, Graph, TensorAttr
 from hipdnn_backend.engine import Override
-from hipdnn_backend.errors import EngineError
 from iree_bridge import Executable
 from iree_bridge._locks import fork_safe_lock
 from iree_bridge.buffers import ALIGNMENT
@@ -40,8 +39,10 @@ def as_engine_error(where: str) -> Iterator[None]:
     """What this project raises on purpose, as the error that the `Engine` protocol promises."""
     try:
         yield
+    except FusilliEngineError:
+        raise
     except (FusilliError, MemoryError) as error:
-        raise EngineError(where, str(error) or type(error).__name__, status_of(error)) from error
+        raise FusilliEngineError(where, str(error) or type(error).__name__, status_of(error)) from error
 
 
 class FusilliPlan:
@@ -63,6 +64,7 @@ class FusilliPlan:
         self.on_drop: Callable[[], object] = _nothing
         outputs, inputs = built.graph.arguments()
         self._tensors = (*outputs, *inputs)
+        self._written = frozenset(tensor.uid for tensor in outputs) & built.optional
         self._on_host = sum(tensor.is_pass_by_value << index for index, tensor in enumerate(self._tensors))
         self._lock = fork_safe_lock()
         self._executables: OrderedDict[Place, Executable] = OrderedDict()
@@ -94,7 +96,7 @@ class FusilliPlan:
         with as_engine_error("execute"):
             plan = self.variant(overrides) if overrides else self
             place = self._engine.place(stream)
-            plan._bind(pack, workspace if plan is self else plan._usable(workspace, self), place)()
+            plan._bind(pack, plan._usable(workspace, self), place)()
 
     def bind(self, pack: Mapping[int, int], *, workspace: int = 0, stream: int = 0) -> Callable[[], None]:
         """What enqueues one execution on these addresses; see `hipdnn_backend.engine.BindablePlan.bind`.
@@ -103,13 +105,13 @@ class FusilliPlan:
             EngineError: as for `execute`.
         """
         with as_engine_error("bind"):
-            call = self._bind(pack, workspace, self._engine.place(stream), again=True)
+            call = self._bind(pack, workspace, self._engine.place(stream), again=True, allocates=True)
 
         def launch() -> None:
             try:
                 call()
             except FusilliError as error:
-                raise EngineError("execute", str(error), status_of(error)) from error
+                raise FusilliEngineError("execute", str(error), status_of(error)) from error
 
         return launch
 
@@ -152,7 +154,7 @@ class FusilliPlan:
     def launch_overridden(self, raw: bytes, workspace: int, place: Place, overrides: Mapping[int, Override]) -> None:
         """`launch` with other dims."""
         plan = self.variant(overrides)
-        plan.launch(raw, workspace if plan is self else plan._usable(workspace, self), place)
+        plan.launch(raw, plan._usable(workspace, self), place)
 
     def prepare(self, place: Place) -> None:
         """Load the code where it will run, so that the first execution does not have to.
@@ -188,23 +190,47 @@ class FusilliPlan:
         if all(self._is_own(uid, dims, strides) for uid, dims, strides in key):
             plan = self
         else:
-            built = self._engine.built_for(specialise(self.graph, overrides), self._built.settings)
-            plan = FusilliPlan(self._engine, built)
-            self.specialised += 1
-            _LOG.info("graph '%s' is specialised for other dims, the %d. time", self.graph.name, self.specialised)
+            plan = self._made_for(specialise(self.graph, overrides), "other dims")
+        return self._kept(key, plan)
+
+    def _made_for(self, graph: Graph, why: str) -> FusilliPlan:
+        plan = FusilliPlan(self._engine, self._engine.built_for(graph, self._built))
+        self.specialised += 1
+        _LOG.info("graph '%s' is specialised for %s, the %d. time", self.graph.name, why, self.specialised)
+        return plan
+
+    def _kept(self, key: object, plan: FusilliPlan) -> FusilliPlan:
         with self._lock:
             self._variants[key] = plan
             while len(self._variants) > _MAX_SPECIALISED:
                 self._variants.popitem(last=False)
         return plan
 
+    def _writing(self, pack: Mapping[int, int]) -> FusilliPlan:
+        """The plan that writes those optional results for which the pack has a buffer: this one, or another.
+
+        Raises:
+            BadParamError: the pack has a buffer for no result.
+            NotSupportedError, CompileError: the results cannot be compiled for.
+        """
+        wanted = frozenset(uid for uid in self._built.optional if pack.get(uid))
+        if wanted == self._written:
+            return self
+        with self._lock:
+            plan = self._variants.get(wanted)
+        if plan is None:
+            plan = self._made_for(
+                _with_results(self.graph, self._built.optional, wanted), f"its results {sorted(wanted)}"
+            )
+        return self._kept(wanted, plan)
+
     def _is_own(self, uid: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> bool:
         tensor = _tensor(self.graph, uid)
         return dims == tensor.dims and strides == tensor.strides
 
     def _usable(self, workspace: int, base: FusilliPlan) -> int:
-        """The caller's workspace if it is large enough for this plan too; it was made for another one."""
-        return workspace if self.workspace_size <= base.workspace_size else 0
+        """The caller's workspace if it is large enough for this plan too; it was made for another one, perhaps."""
+        return workspace if self is base or self.workspace_size <= base.workspace_size else 0
 
     def _remember(self, key: tuple[bytes, int, Place]) -> Callable[[], None]:
         """What launches the plan on a variant pack; kept, since hosts come back with the same addresses."""
@@ -222,10 +248,17 @@ class FusilliPlan:
         return call
 
     def _bind(
-        self, pack: Mapping[int, int], workspace: int, place: Place, *, again: bool = False
+        self, pack: Mapping[int, int], workspace: int, place: Place, *, again: bool = False, allocates: bool = False
     ) -> Callable[[], None]:
-        """What launches the plan on these addresses."""
+        """What launches the plan on these addresses; ``allocates``: its scratch memory may be its own alone.
+
+        A host's execution allocates nothing that an earlier one has allocated: its stream may be captured.
+        """
         self._check_open()
+        if self._built.optional:
+            plan = self._writing(pack)
+            if plan is not self:
+                return plan._bind(pack, plan._usable(workspace, self), place, again=again, allocates=allocates)
         pointers = [pack.get(tensor.uid) for tensor in self._tensors]
         for tensor, pointer in zip(self._tensors, pointers, strict=True):
             if pointer is None:
@@ -237,19 +270,22 @@ class FusilliPlan:
                 raise BadParamError(f"the buffer of tensor {tensor.uid} '{tensor.name}' is NULL")
         if self.workspace_size and not workspace and self._needs_callers_workspace:
             raise BadParamError(f"the plan needs {self.workspace_size} bytes of workspace, and the pointer is NULL")
+        if self._built.keeps_scratch:
+            workspace = 0  # the host may pass any pointer where nothing is asked for
         executable = self._executable(place)
         addresses = tuple(pointer for pointer in pointers if pointer)
-        if self._is_worth_binding(executable, addresses, workspace, again=again):
+        needs_memory = self._built.scratch_size and not workspace and not (self._built.keeps_scratch and allocates)
+        if self._is_worth_binding(executable, addresses, bool(needs_memory), again=again):
             return executable.bind_pointers(addresses, workspace).func
         return partial(executable.run_pointers, addresses, workspace, self._on_host)
 
     def _is_worth_binding(
-        self, executable: Executable, addresses: Sequence[int], workspace: int, *, again: bool
+        self, executable: Executable, addresses: Sequence[int], needs_memory: bool, *, again: bool
     ) -> bool:
         """Whether to prepare the launch in full. On a GPU not if that takes device memory, which launches can share."""
         if not self._engine.device.is_gpu:
             return again
-        needs_memory = executable.keeps_memory or self._on_host or (self.workspace_size and not workspace)
+        needs_memory = needs_memory or executable.keeps_memory or bool(self._on_host)
         return not needs_memory and all(address % ALIGNMENT == 0 for address in addresses)
 
     @property
@@ -302,6 +338,23 @@ def specialise(graph: Graph, overrides: Mapping[int, Override]) -> Graph:
     for tensor in document["tensors"]:
         if tensor["uid"] in overrides:
             tensor["strides"] = list(overrides[tensor["uid"]].strides)
+    return Graph.from_json(json.dumps(document))
+
+
+def _with_results(graph: Graph, optional: frozenset[int], wanted: frozenset[int]) -> Graph:
+    """The graph that writes those of its optional results that are wanted.
+
+    Raises:
+        BadParamError: then it has no output.
+    """
+    document = json.loads(graph.to_json())
+    for tensor in document["tensors"]:
+        if tensor["uid"] in optional:
+            tensor["virtual"] = tensor["uid"] not in wanted
+    outputs = {tensor.uid for tensor in graph.arguments().outputs}
+    if not (outputs - optional) | wanted:
+        names = ", ".join(f"{uid} '{_tensor(graph, uid).name}'" for uid in sorted(optional))
+        raise BadParamError(f"the variant pack has no buffer for any result of graph '{graph.name}': {names}")
     return Graph.from_json(json.dumps(document))
 
 

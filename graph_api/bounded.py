@@ -56,7 +56,7 @@ class Bounded:
         over = tuple(axes)
         terms = int(np.prod([self.value.shape[axis] for axis in over], dtype=np.int64))
         value = self.value.sum(over, keepdims=True)
-        rounding = self._node.gamma(terms) if terms > 1 else 0.0
+        rounding = self._node.sum_gamma(terms) if terms > 1 else 0.0
         error = self.error.sum(over, keepdims=True) + rounding * np.abs(self.value).sum(over, keepdims=True)
         return Bounded(value, error, self._node)
 

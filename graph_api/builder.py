@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import FunctionType
 from typing import Any, TypeVar
 
+from graph_api.calls import explain_calls
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.layout import layout_strides
@@ -20,8 +22,20 @@ N = TypeVar("N", bound=Node)
 _MISSING: Any = object()
 
 
+def _parameters(method: FunctionType) -> tuple[str, ...]:
+    code = method.__code__
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
 class GraphBuilder:
     """Tensors and nodes under construction. ``Graph`` adds the operations and what comes after building."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Wrong parameters of a method that adds a node, which is one with a ``name``, are a GraphError."""
+        super().__init_subclass__(**kwargs)
+        for name, method in list(vars(cls).items()):
+            if isinstance(method, FunctionType) and not name.startswith("_") and "name" in _parameters(method):
+                setattr(cls, name, explain_calls(method))
 
     def __init__(
         self,
@@ -58,6 +72,7 @@ class GraphBuilder:
         self._automatic: set[str] = set()
         self._frozen = False
 
+    @explain_calls
     def tensor(
         self,
         name: str | None = None,
@@ -94,13 +109,14 @@ class GraphBuilder:
             tensor.set_stride(layout_strides(layout, tensor.dims))
         return self.own(tensor)
 
+    @explain_calls
     def scalar(
         self, value: Scalar, *, data_type: DataType | None = None, name: str | None = None, rank: int = 1,
         uid: int | None = None,
     ) -> TensorAttr:  # fmt: skip
         """Adds a compile-time constant of one element, dims ``(1,) * rank``."""
-        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
-            raise GraphError(f"scalar '{name or value}': rank must be an integer from 0 on, got {rank!r}")
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank <= 64:
+            raise GraphError(f"scalar '{name or value}': rank must be an integer from 0 on, at most 64, got {rank!r}")
         return self.own(TensorAttr(name=name, uid=uid, dims=(1,) * rank, data_type=data_type, value=value))
 
     @property
@@ -151,6 +167,28 @@ class GraphBuilder:
         self._tensors.update((outs[port], None) for port in made)
         self._nodes.append(node)
         return node
+
+    def rank_of(self, tensor: TensorAttr) -> int | None:
+        """Number of dims of a tensor, also where an operation whose results have the rank of its inputs will make them.
+
+        None where that is not known yet.
+        """
+        producers = {out: node for node in self._nodes for out in node.outputs.values()}
+        seen: set[TensorAttr] = set()
+        ranks: list[int] = []
+        waiting = [tensor]
+        while waiting:
+            each = waiting.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            if each.has_dims:
+                ranks.append(each.rank)
+            elif each not in producers or not producers[each].keeps_rank:
+                return None
+            else:
+                waiting += producers[each].inputs.values()
+        return max(ranks, default=None)
 
     def own(self, tensor: TensorAttr) -> TensorAttr:
         """Makes a free tensor one of this graph; for code that copies graphs."""

@@ -47,10 +47,13 @@ class CompileError(FusilliError):
 
     Attributes:
         reproducer: folder with the graph, the IR, the flags and the diagnostics, or None if it could not be written.
+        kind: ``refused`` (the compiler refuses the input, and would again), ``crash``, ``memory``, ``timeout``,
+            ``start`` (no compile worker could be started), or "".
     """
 
-    def __init__(self, message: str, reproducer: Path | None = None) -> None:
+    def __init__(self, message: str, reproducer: Path | None = None, kind: str = "") -> None:
         self.reproducer = reproducer
+        self.kind = kind
         super().__init__(message)
 
 

@@ -100,6 +100,10 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     raise GraphError(f"{where}: expected {getattr(hint, '__name__', hint)}, got {_shown(value)}")
 
 
+_CHAIN = 4096
+"""Additions, one after the other, that a long sum is allowed at most."""
+
+
 class Node(ABC):
     """One operation of a graph.
 
@@ -117,6 +121,8 @@ class Node(ABC):
     optional_inputs: ClassVar[tuple[str, ...]] = ()
     output_ports: ClassVar[tuple[str, ...]]
     optional_outputs: ClassVar[tuple[str, ...]] = ()
+    keeps_rank: ClassVar[bool] = True
+    """Whether the results have as many dims as the input with the most."""
 
     def __init__(
         self,
@@ -204,6 +210,15 @@ class Node(ABC):
         (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019), here with 4 deviations.
         """
         return self.accumulation_eps * (1.0 + 2.0 * math.sqrt(terms))
+
+    def sum_gamma(self, terms: int) -> float:
+        """Relative error bound of a plain sum, relative to that of its magnitudes; long ones grow with log n.
+
+        Targets add long sums in trees, or in more bits; no chain of additions in FLOAT is longer than some thousands.
+        """
+        if self.compute is not DataType.FLOAT or terms <= _CHAIN:
+            return self.gamma(terms)
+        return self.gamma(_CHAIN) + self.accumulation_eps * math.log2(terms / _CHAIN)
 
     def _check_ports(
         self, kind: str, tensors: Mapping[str, TensorAttr], ports: Sequence[str], optional: Sequence[str]

@@ -40,6 +40,13 @@ def int_tuple(values: object, what: str) -> Dims:
     return numbers
 
 
+def flag(value: object, what: str) -> bool:
+    """``value`` as a bool; None, 0 and 1 are welcome."""
+    if value is None or isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise GraphError(f"{what} must be True or False, got {_shown(value)}")
+
+
 def checked_name(name: object, what: str, *, may_be_empty: bool = False) -> str:
     """``name`` if it is text that can be written as UTF-8; files and the compiler need that."""
     if not isinstance(name, str) or not (name or may_be_empty):

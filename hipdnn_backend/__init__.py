@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hipdnn_backend.device import Buffer, CudaMemory, HipMemory, HostMemory, Memory
     from hipdnn_backend.engine import Engine, EngineId, Override, Plan, Support, engine_id
-    from hipdnn_backend.errors import DeviceError, EngineError, NoEngineError, PackError, WireError
+    from hipdnn_backend.errors import BackendError, DeviceError, EngineError, NoEngineError, PackError, WireError
     from hipdnn_backend.execution import Host, HostPlan
     from hipdnn_backend.native import NativeHost
     from hipdnn_backend.ranking import Rank, Ranking, Verdict
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hipdnn_backend.selection import Policies, Selection
 
 __all__ = [
+    "BackendError",
     "Buffer",
     "CudaMemory",
     "DeviceError",
@@ -57,7 +58,7 @@ __all__ = [
 _MODULES = {
     "device": ("Buffer", "CudaMemory", "HipMemory", "HostMemory", "Memory"),
     "engine": ("Engine", "EngineId", "Override", "Plan", "Support", "engine_id"),
-    "errors": ("DeviceError", "EngineError", "NoEngineError", "PackError", "WireError"),
+    "errors": ("BackendError", "DeviceError", "EngineError", "NoEngineError", "PackError", "WireError"),
     "execution": ("Host", "HostPlan"),
     "native": ("NativeHost",),
     "ranking": ("Rank", "Ranking", "Verdict"),

@@ -88,17 +88,28 @@ class Operands:
         outputs: written to device memory.
         scalars: read from host memory at each execution.
         baked: uids of scalars with a value; a pack may have them, and they are ignored.
+        unread: virtual results that nothing in the graph reads: written if the pack has them. They are among
+            ``outputs`` if the graph has no other.
     """
 
     inputs: tuple[WireTensor, ...]
     outputs: tuple[WireTensor, ...]
     scalars: tuple[WireTensor, ...]
     baked: frozenset[int]
+    unread: tuple[WireTensor, ...] = ()
+
+    @cached_property
+    def optional(self) -> frozenset[int]:
+        """Uids that a pack need not have."""
+        return frozenset(tensor.uid for tensor in self.unread)
 
     @cached_property
     def slots(self) -> dict[int, _Slot]:
         """Uid → what an entry of the pack has to be."""
-        rows = ((self.inputs, False, False), (self.outputs, True, False), (self.scalars, False, True))
+        rows = (
+            (self.inputs, False, False), (self.outputs, True, False), (self.unread, True, False),
+            (self.scalars, False, True),
+        )  # fmt: skip
         return {
             tensor.uid: _Slot(tensor, is_output, on_host) for tensors, is_output, on_host in rows for tensor in tensors
         }
@@ -119,13 +130,15 @@ def operands_of(graph: WireGraph) -> Operands:
         written.update(uid for _, uid in node.attributes.output_uids())
     ragged = {tensor.ragged_offset_tensor_uid for tensor in graph.tensors}
     used = [tensor for tensor in graph.tensors if not tensor.virtual and tensor.value is None]
-    outputs = tuple(tensor for tensor in used if tensor.uid in written)
+    unread = tuple(tensor for tensor in graph.tensors if tensor.virtual and tensor.uid in written - read)
+    outputs = tuple(tensor for tensor in used if tensor.uid in written) or unread
     inputs = [tensor for tensor in used if tensor.uid not in written and (tensor.uid in read or tensor.uid in ragged)]
     return Operands(
         tuple(tensor for tensor in inputs if not tensor.is_runtime_pass_by_value),
         outputs,
         tuple(tensor for tensor in inputs if tensor.is_runtime_pass_by_value),
         frozenset(tensor.uid for tensor in graph.tensors if tensor.value is not None),
+        unread,
     )
 
 
@@ -157,6 +170,8 @@ def addresses(
         _check_uids(operands, pack)
     found = Addresses()
     for uid, slot in slots.items():
+        if uid in operands.optional and uid not in pack:
+            continue
         value, override = pack[uid], overrides.get(uid) if overrides else None
         if type(value) is np.ndarray and override is None and (memory.is_host or slot.on_host) and slot.fits(value):
             address = value.__array_interface__["data"][0]
@@ -176,7 +191,7 @@ def addresses(
 
 def _check_uids(operands: Operands, pack: Pack) -> None:
     slots = operands.slots
-    missing = [_name(slot.tensor) for uid, slot in slots.items() if uid not in pack]
+    missing = [_name(slot.tensor) for uid, slot in slots.items() if uid not in pack and uid not in operands.optional]
     if missing:
         raise PackError(f"the variant pack lacks {', '.join(missing)}; it has {sorted(pack)[:32]}")
     unknown = sorted(set(pack) - set(slots) - operands.baked)

@@ -1,17 +1,21 @@
-"""The exceptions of the backend. They derive from built-in ones, because this package imports none of the others."""
+"""The exceptions of the backend. None is a `graph_api` error, because this package imports none of the others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["DeviceError", "EngineError", "NoEngineError", "PackError", "WireError", "did_you_mean"]
+__all__ = ["BackendError", "DeviceError", "EngineError", "NoEngineError", "PackError", "WireError", "did_you_mean"]
 
 
-class DeviceError(RuntimeError):
+class BackendError(Exception):
+    """Base class of everything that this package raises on purpose."""
+
+
+class DeviceError(BackendError, RuntimeError):
     """Memory or a stream could not be had or used; the message has the call and what the runtime said."""
 
 
-class PackError(ValueError):
+class PackError(BackendError, ValueError):
     """A variant pack does not fit its graph.
 
     Attributes:
@@ -23,7 +27,7 @@ class PackError(ValueError):
         super().__init__(reason)
 
 
-class EngineError(RuntimeError):
+class EngineError(BackendError, RuntimeError):
     """An engine, or the plugin that it comes from, failed or broke the contract of the plugin API.
 
     Attributes:
@@ -41,7 +45,7 @@ class NoEngineError(EngineError):
     """No engine, or not the one that was asked for, runs the graph; the message has each one's reason."""
 
 
-class WireError(ValueError):
+class WireError(BackendError, ValueError):
     """Bytes or JSON are not what the hipDNN schema says, or a record cannot be written in the chosen layout.
 
     Attributes:

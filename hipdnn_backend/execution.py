@@ -249,7 +249,9 @@ class HostPlan:
         Args:
             pack: tensor uid → array, `Buffer` or address, for every input and output. Arrays must have the tensor's
                 dims, data type and strides. The caller keeps them alive until the stream has passed the execution.
-            workspace: buffer or address; default: one that the plan keeps for each stream.
+                A virtual result that no node reads may be in it, and is written then.
+            workspace: buffer or address; default: one that the plan keeps for each stream. The size of what is at an
+                address cannot be checked: it has to have `workspace_size` bytes, or memory of others is overwritten.
             stream: address of a HIP stream, 0 for the default one.
             overrides: tensor uid → its dims and strides this time, if the graph allows that.
 

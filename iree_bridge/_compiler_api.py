@@ -22,19 +22,11 @@ __all__ = [
     "RejectedError",
     "UnknownFlagError",
     "compile_text",
-    "cpu_features",
     "set_global_flags",
     "version",
 ]
 
 _SEVERITIES: Final = ("note", "warning", "error", "remark")
-_PROBE: Final = """
-func.func @probe(%x: tensor<4xf32>) -> tensor<4xf32> {
-  %y = arith.addf %x, %x : tensor<4xf32>
-  return %y : tensor<4xf32>
-}
-"""
-_CPU_FEATURES: Final = re.compile(r'cpu_features = "([^"]*)"')
 _UNKNOWN_FLAG: Final = re.compile(r"option not found: ([\w-]+)")
 
 _DIAGNOSTIC_CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
@@ -137,17 +129,6 @@ def compile_text(
                 raise RejectedError("compiling", diagnostics)
             code = _output(invocation, ir=phase is not None)
     return Compiled(code, tuple(diagnostics), _dispatches(statistics))
-
-
-def cpu_features(flags: Sequence[str]) -> str:
-    """The extensions that code for the CPU target of ``flags`` may use: LLVM's names, comma-separated.
-
-    Read from the IR of a module of one addition: dumping the sources of a real module puts other locations into its
-    code.
-    """
-    ir = compile_text(_PROBE, flags, phase="executable-sources").output.decode("utf-8", "replace")
-    names = {name for listed in _CPU_FEATURES.findall(ir) for name in listed.split(",")}
-    return ",".join(sorted(name[1:] for name in names if name.startswith("+")))
 
 
 def _set_flags(session: Session, flags: Sequence[str]) -> None:

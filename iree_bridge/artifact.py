@@ -50,6 +50,7 @@ _MAX_MEMBERS: Final = 1024
 _MAX_MANIFEST: Final = 16 << 20
 _MAX_BYTES: Final = 4 << 30
 _MEMBER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,200}")
+_PROCESSOR: Final = re.compile("--iree-llvmcpu-target-cpu(-features)?=")  # of the target, in every version's spelling
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # of every member, so that equal content makes equal files
 
 
@@ -68,7 +69,8 @@ class TargetCode:
         flags, global_flags: compiler flags that it was made with.
         iree: version of the compiler.
         machine: for a CPU target, the architecture (``x86_64``); empty otherwise.
-        cpu_features: for a CPU target, the extensions that the code may use (LLVM's names).
+        cpu_features: for a CPU target, the extensions that the code may use (LLVM's names): what the compiler was told.
+            Earlier versions listed all that LLVM attributes to the processor.
         key, dispatches, seconds: as in ``CompiledCode``.
     """
 
@@ -83,6 +85,10 @@ class TargetCode:
     key: str
     dispatches: int | None
     seconds: float
+
+    def missing(self) -> tuple[str, ...]:
+        """What this machine lacks to run the code: processor extensions, or the architecture."""
+        return (self.machine,) if self.machine not in ("", host_arch()) else missing_features(self.cpu_features)
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,7 @@ class Artifact:
                 f"the installed runtime is {runtime}. Run: pip install 'iree-base-runtime=={entry.iree}'; or, to have "
                 f"it compiled again when it is used: pip install 'iree-base-compiler=={runtime}'"
             )
-        own = tuple(flag for flag in entry.flags if flag not in entry.target.flags())
+        own = tuple(flag for flag in entry.flags if flag not in entry.target.flags() and not _PROCESSOR.match(flag))
         return compiler.compile_mlir(
             entry.ir, entry.target, options, flags=own, global_flags=entry.global_flags, name=self.graph.name
         )
@@ -227,7 +233,7 @@ class Artifact:
                 f"artifact of graph '{self.graph.name}' has code for {', '.join(self.codes)}, none for {target}; "
                 f"run: fusilli compile GRAPH.json --target {target} -o FILE",
             )
-        lacking = [_lacking(code) for code in candidates]
+        lacking = [code.missing() for code in candidates]
         for code, missing in zip(candidates, lacking, strict=True):
             if not missing:
                 return code
@@ -291,16 +297,16 @@ def compile_artifact(
     codes: dict[str, TargetCode] = {}
     for target in targets:
         code = compiler.compile_code(graph, target, options)
-        recipe = compiler.recipe_for(graph, target, options)
+        recipe = compiler.recipe_for(graph, target, options, form=code.form)
         codes[str(target)] = TargetCode(
             target=target,
             vmfb=code.vmfb,
-            ir=compiler.emit(graph, target, options).ir,
+            ir=compiler.emit(graph, target, options, form=code.form).ir,
             flags=recipe.flags,
             global_flags=recipe.global_flags,
             iree=versions.iree_version(),
             machine="" if target.is_gpu else host_arch(),
-            cpu_features=compiler.cpu_features(target, options),
+            cpu_features=target.needs(recipe.flags),
             key=code.key,
             dispatches=code.dispatches,
             seconds=code.seconds,
@@ -318,12 +324,6 @@ def compile_artifact(
 def _serves(have: Target, want: Target) -> bool:
     """Whether code for one target may run on the other, processor extensions aside."""
     return have.backend == want.backend and (have.backend == "llvm-cpu" or have.chip == want.chip)
-
-
-def _lacking(code: TargetCode) -> tuple[str, ...]:
-    if code.machine not in ("", host_arch()):
-        return (code.machine,)
-    return missing_features(code.cpu_features)
 
 
 def _target_entry(code: TargetCode) -> dict[str, Any]:

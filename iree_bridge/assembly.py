@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Dispatch", "parse_assembly", "read_dispatches"]
+__all__ = ["Dispatch", "parse_assembly", "read_assembly", "read_dispatches"]
 
 _MATRIX: Final = re.compile(r"^\s+(v_(?:mfma|smfmac|wmma|swmmac)_\w+)")
 _SCRATCH: Final = re.compile(r"^\s+(?:scratch_(?:load|store)|buffer_(?:load|store)\w* .*\boff\b.*\bs\[0:3\])")
@@ -52,6 +52,12 @@ def read_dispatches(folder: Path) -> list[Dispatch]:
     for path in sorted(folder.rglob("*.rocmasm"), key=_dispatch_number):
         found.extend(parse_assembly(path.read_text(encoding="utf-8", errors="replace")))
     return found
+
+
+def read_assembly(folder: Path) -> str:
+    """The text of all assembly files in ``folder``, in the order of their dispatches."""
+    paths = sorted(folder.rglob("*.rocmasm"), key=_dispatch_number)
+    return "".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
 
 
 def parse_assembly(text: str) -> list[Dispatch]:

@@ -106,6 +106,20 @@ class Cache:
         self._owned = _Store(root, (os.geteuid(),), writable=True)
         self._stores = (self._owned, *(_Store(path, (os.geteuid(), 0), writable=False) for path in readonly))
         self._written: int | None = None  # bytes since the size was last looked at; None: never looked
+        self._warned = False
+
+    def check(self) -> None:
+        """Look whether the folders may be trusted, those that are there; what cannot be read or written is no error.
+
+        Raises:
+            UntrustedCacheError: one belongs to somebody else, or others can write to it.
+        """
+        for store in self._stores:
+            store.check()
+
+    def has_refusals(self) -> bool:
+        """Whether a cache has any refusal, told quickly."""
+        return any(store.has("refused") for store in self._stores)
 
     def code_key(self, graph_key: str) -> str | None:
         """First level: the code key of a graph key, None if it is not there.
@@ -157,7 +171,7 @@ class Cache:
             if graph_key is not None:
                 self.link(graph_key, code_key)
         except OSError as error:
-            _LOG.info("compiled code is not kept in %s: %s", self.root, error)
+            self._cannot_keep("compiled code", error)
             return False
         self._trim(len(data))
         return True
@@ -181,7 +195,7 @@ class Cache:
         try:
             self._owned.write("refused", key, ".json", text.encode())
         except OSError as error:
-            _LOG.info("a refusal of the compiler is not kept in %s: %s", self.root, error)
+            self._cannot_keep("a refusal of the compiler", error)
 
     def link(self, graph_key: str, code_key: str) -> None:
         """Keep that ``graph_key`` leads to ``code_key``; nothing happens if the folder cannot be written."""
@@ -189,7 +203,7 @@ class Cache:
         try:
             self._owned.write("graphs", graph_key, ".json", text.encode())
         except OSError as error:
-            _LOG.info("a graph key is not kept in %s: %s", self.root, error)
+            self._cannot_keep("a graph key", error)
 
     def remove(self, code_key: str) -> None:
         """Forget one entry of the second level, e.g. since the runtime refused to load it."""
@@ -249,6 +263,17 @@ class Cache:
                     count += 1
         return count
 
+    def _cannot_keep(self, what: str, error: OSError) -> None:
+        """Told to people once: each process compiles anew until that is mended."""
+        level = logging.INFO if self._warned else logging.WARNING
+        self._warned = True
+        _LOG.log(
+            level,
+            "%s is not kept in %s, and what comes later may not be either: %s; make the folder writable for you alone "
+            "(chmod 700), free space, or name another one in FUSILLI_CACHE_DIR",
+            what, self.root, error,
+        )  # fmt: skip
+
     def _open_lock(self, key: str) -> int | None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -285,6 +310,20 @@ class _Store:
         self._owners = owners
         self._trusted: set[Path] = set()
 
+    def check(self) -> None:
+        """Look whether the folders above the entries may be trusted.
+
+        Raises:
+            UntrustedCacheError: they may not.
+        """
+        for path in (self._root, self._base, *(self._base / level for level in (*_LEVELS, "locks"))):
+            if not self._trust_folder(path):
+                break
+
+    def has(self, level: str) -> bool:
+        """Whether there is a folder for a level."""
+        return (self._base / level).is_dir()
+
     def path(self, level: str, key: str, suffix: str) -> Path:
         """Where an entry is."""
         return self._base / level / key[:2] / f"{key}{suffix}"
@@ -292,9 +331,15 @@ class _Store:
     def read(self, level: str, key: str, suffix: str) -> bytes | None:
         """The bytes of an entry, None if there is none that may be trusted."""
         folder = self._base / level / key[:2]
-        for path in (self._root, self._base, self._base / level, folder):
+        for path in (self._root, self._base, self._base / level):
             if not self._trust_folder(path):
                 return None
+        try:
+            if not self._trust_folder(folder):
+                return None
+        except UntrustedCacheError as error:  # of the entries in it alone
+            _LOG.warning("%s", error)
+            return None
         try:
             fd = os.open(folder / f"{key}{suffix}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
@@ -346,8 +391,13 @@ class _Store:
         for path in (self._root, self._base, *(folder := folder / part for part in parts)):
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
-            if not self._trust_folder(path):
-                raise OSError(errno.ENOTDIR, "no folder that may be used", str(path))
+            try:
+                if not self._trust_folder(path):
+                    raise OSError(errno.ENOTDIR, "no folder that may be used", str(path))
+            except UntrustedCacheError as error:
+                if len(parts) < 2 or path != folder:
+                    raise
+                raise OSError(errno.EPERM, str(error)) from error  # of the entries in it alone
         return folder
 
     def drop(self, level: str, key: str, suffix: str, reason: str) -> None:

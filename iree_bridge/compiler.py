@@ -10,20 +10,19 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache as memoize
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from graph_api import CompileError, Graph, GraphError, NotSupportedError
 from iree_bridge import versions
 from iree_bridge._flights import Flights
 from iree_bridge.cache import Cache, Code, Refusal, key_of
-from iree_bridge.cpu import host_arch, host_features
 from iree_bridge.options import CompileMode, Options
 from iree_bridge.target import Target
-from iree_bridge.variants import choose
+from iree_bridge.variants import FUSED_PADDING, variants
 
 if TYPE_CHECKING:
     from iree_bridge.pool import Reply
@@ -34,19 +33,26 @@ __all__ = [
     "EmittedIr",
     "Recipe",
     "cache_for",
+    "compile_assembly",
     "compile_code",
     "compile_mlir",
-    "cpu_features",
     "emit",
+    "inspect",
     "inspect_ir",
+    "known_refusal",
     "lower",
     "recipe_for",
+    "recipes_for",
     "replay",
 ]
 
 _LOG = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
-_MESSAGE_LINES: Final = 20
+_OF_THE_FORM: Final = {"refused", "crash", "memory", "timeout"}
+"""Kinds of failures that another form of the graph need not have."""
+_MESSAGE_LINES: Final = 18
+_FEW_LINES: Final = 3
 _LINE_WIDTH: Final = 300
 _REPRODUCER: Final = "reproducer: "
 _COMPLAINT: Final = re.compile(r"\berror:|^ERROR\b|LLVM ERROR")
@@ -56,6 +62,8 @@ _MACHINE: Final = re.compile(
     r"|temporarily unavailable|out of memory|Cannot allocate|bad_alloc|No such file|Quota exceeded",
     re.IGNORECASE,
 )
+# Kernels are named after the operations in them, and padding is none of those.
+_LONE_PADDING: Final = re.compile(rb"main\$async_dispatch_\d+\.kd")
 _NODE: Final = re.compile(r'^loc\("([^"]*)"\): ')
 _NOT_TELLING: Final = re.compile(r"^\s*(#\d+ |Stack dump|PLEASE submit|\d+\.\s+Program arguments|\s*$)")
 
@@ -71,6 +79,7 @@ class CompiledCode(NamedTuple):
         from_cache: False if it was compiled by this call.
         dispatches: kernel launches per run, None if the compiler did not say.
         seconds: what its compile took, whenever that was.
+        form: name of the variant that it was emitted and compiled in; empty for MLIR text.
     """
 
     vmfb: bytes
@@ -80,6 +89,7 @@ class CompiledCode(NamedTuple):
     from_cache: bool
     dispatches: int | None
     seconds: float
+    form: str = ""
 
 
 class EmittedIr(NamedTuple):
@@ -96,13 +106,13 @@ class Recipe(NamedTuple):
         target: what for.
         flags: of the compiler's session.
         global_flags: of the compiler's process.
-        spare_flags: session flags of a second attempt, made if the compiler crashes with the first; None: no attempt.
+        form: name of the graph's variant that these are of, which IR is emitted for; empty for MLIR text.
     """
 
     target: Target
     flags: tuple[str, ...]
     global_flags: tuple[str, ...] = ()
-    spare_flags: tuple[str, ...] | None = None
+    form: str = ""
 
 
 class _Job(NamedTuple):
@@ -119,20 +129,13 @@ class _Job(NamedTuple):
         return f"{'graph' if self.graph_json is not None else 'module'} '{self.name}'"
 
 
-class _RefusedError(CompileError):
-    """The compiler refused its input, and would again."""
-
-
-class _CompilerCrashError(CompileError):
-    """The compiler did not refuse its input, it crashed."""
-
-
 def compile_code(
     graph: Graph, target: Target, options: Options | None = None, *, refresh: bool = False
 ) -> CompiledCode:
     """The code of a validated graph for ``target``: from the cache, or compiled in a worker.
 
-    That the compiler refuses a graph is in the cache as well: the error then says so, and nothing is compiled.
+    Where the compiler fails on the first of the graph's variants, the next one is taken, and so on. That it refuses all
+    of them is in the cache as well: the error then says so, and nothing is compiled.
     Threads and processes that ask for the same code at the same time share one compile.
 
     Args:
@@ -149,9 +152,10 @@ def compile_code(
     """
     options = options or Options.from_env()
     graph.validate()
-    recipe = recipe_for(graph, target, options)
+    recipes = recipes_for(graph, target, options)
+    recipe = recipes[0]
     store = cache_for(options)
-    graph_key = _graph_key(graph, recipe)
+    graph_key = _graph_key(graph, recipes)
     found = None if refresh else _look_up(store, graph_key, recipe)
     if found is not None:
         return found
@@ -171,7 +175,11 @@ def compile_code(
             if not refresh:
                 _raise_refusal(store, refusal_key, job)
             with _kept_refusal(store, refusal_key):
-                return _compile_ir(_emit(job), job, store, graph_key=graph_key, refresh=refresh)
+                return _first_of(
+                    recipes,
+                    job,
+                    lambda each: _compile_ir(_emit(each), each, store, graph_key=graph_key, refresh=refresh),
+                )
 
     return _flights.share((store.root, graph_key), make)
 
@@ -219,15 +227,33 @@ def compile_mlir(
         return _compile_ir(ir, job, store, refresh=refresh)
 
 
-def emit(graph: Graph, target: Target, options: Options | None = None) -> EmittedIr:
+def emit(graph: Graph, target: Target, options: Options | None = None, *, form: str | None = None) -> EmittedIr:
     """The IR of a graph, emitted in a worker.
+
+    Args:
+        graph: a graph; it is validated if it is not yet.
+        target: what to emit for.
+        options: default: ``Options.from_env()``.
+        form: name of the variant; default: the first of the graph's.
 
     Raises:
         GraphError, NotSupportedError, CompileError: as ``compile_code``.
     """
     options = options or Options.from_env()
     graph.validate()
-    return _emit(_Job(graph.name, recipe_for(graph, target, options), options, graph.to_json()))
+    return _emit(_Job(graph.name, recipe_for(graph, target, options, form=form), options, graph.to_json()))
+
+
+def inspect(graph: Graph, target: Target, options: Options) -> Mapping[str, Any]:
+    """As ``inspect_ir`` of the graph's IR, in the first variant that the compiler can do.
+
+    Raises:
+        GraphError, NotSupportedError, CompileError: as ``compile_code``.
+    """
+    graph.validate()
+    recipes = recipes_for(graph, target, options)
+    job = _Job(graph.name, recipes[0], options, graph.to_json())
+    return _first_of(recipes, job, lambda each: _request_compile(_emit(each), each, inspect=True).header)
 
 
 def inspect_ir(ir: EmittedIr, recipe: Recipe, options: Options, *, name: str = "module") -> Mapping[str, Any]:
@@ -236,7 +262,27 @@ def inspect_ir(ir: EmittedIr, recipe: Recipe, options: Options, *, name: str = "
     Raises:
         CompileError: the compiler failed.
     """
-    return _request_compile(ir, _Job(name, recipe, options), inspect=True)[0].header
+    return _request_compile(ir, _Job(name, recipe, options), inspect=True).header
+
+
+def compile_assembly(graph: Graph, target: Target, options: Options | None = None) -> tuple[CompiledCode, str]:
+    """The code of a graph for an AMD target, and the assembly of its kernels. Compiled anew: the cache has no assembly.
+
+    Raises:
+        GraphError, NotSupportedError, CompileError: as ``compile_code``.
+    """
+    options = options or Options.from_env()
+    graph.validate()
+    recipes = recipes_for(graph, target, options)
+
+    def make(job: _Job) -> tuple[CompiledCode, str]:
+        ir = _emit(job)
+        reply = _request_compile(ir, job, inspect=True)
+        size = reply.header["vmfb_size"]
+        code = _code(replace(reply, payload=reply.payload[:size]), job.recipe, _code_key(ir, job.recipe))
+        return code, reply.payload[size:].decode("utf-8", "replace")
+
+    return _first_of(recipes, _Job(graph.name, recipes[0], options, graph.to_json()), make)
 
 
 def lower(text: str, target: Target, phase: str, options: Options | None = None) -> str:
@@ -247,29 +293,22 @@ def lower(text: str, target: Target, phase: str, options: Options | None = None)
     """
     options = options or Options.from_env()
     recipe = Recipe(target, (*target.flags(), *options.extra_flags))
-    reply, _ = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
+    reply = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
     return reply.payload.decode("utf-8", "replace")
 
 
-def cpu_features(target: Target, options: Options | None = None) -> tuple[str, ...]:
-    """The extensions that code for a CPU target may use, sorted; empty for other targets.
-
-    In LLVM's spelling on x86-64. Elsewhere code is compiled for this machine only, and its kernel's list is returned.
+def known_refusal(graph: Graph, target: Target, options: Options) -> str:
+    """What is kept of the compiler's refusal of a graph, so that nobody has to ask it again; "" if nothing is.
 
     Raises:
-        CompileError: the compiler failed.
+        UntrustedCacheError: others can write to the cache folder.
     """
-    if target.backend != "llvm-cpu":
-        return ()
-    if host_arch() != "x86_64":
-        return host_features()
-    options = options or Options.from_env()
-    flags = tuple(flag for flag in target.flags() if "target" in flag)
-    job = _Job("cpu features", Recipe(target, flags), options)
-    reply = _ask(job, {"op": "features", "flags": list(flags)}, b"")
-    if not reply.header["ok"]:
-        _fail(job, reply.header["message"], reply, None)
-    return tuple(name for name in str(reply.header["cpu_features"]).split(",") if name)
+    store = cache_for(options)
+    if not store.has_refusals():
+        return ""
+    key = _refusal_key(_graph_key(graph, recipes_for(graph, target, options)), graph.to_json())
+    kept = store.refusal(key)
+    return "" if kept is None else f"{kept.message.splitlines()[0]} (remembered; remove {kept.path} to try again)"
 
 
 def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
@@ -282,18 +321,21 @@ def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
     recipe = Recipe(failed.target, failed.flags, failed.global_flags)
     job = _Job(failed.name, recipe, options, failed.graph_json)
     ir = _emit(job) if failed.ir is None else EmittedIr(failed.ir, failed.ir)
-    return _code(*_request_compile(ir, job), _code_key(ir, recipe))
+    return _code(_request_compile(ir, job), recipe, _code_key(ir, recipe))
 
 
-def recipe_for(graph: Graph, target: Target, options: Options) -> Recipe:
-    """The flags that ``graph`` is compiled with on ``target``."""
-    variant = choose(graph, target)
+def recipes_for(graph: Graph, target: Target, options: Options) -> tuple[Recipe, ...]:
+    """How ``graph`` is compiled on ``target``, and how if the compiler fails on that, and so on."""
+    return tuple(
+        Recipe(target, (*target.flags(), *it.flags, *options.extra_flags), it.global_flags, it.name)
+        for it in variants(graph, target)
+    )
 
-    def flags(own: tuple[str, ...]) -> tuple[str, ...]:
-        return (*target.flags(), *own, *options.extra_flags)
 
-    spare = None if variant.spare_flags is None else flags(variant.spare_flags)
-    return Recipe(target, flags(variant.flags), variant.global_flags, spare)
+def recipe_for(graph: Graph, target: Target, options: Options, *, form: str | None = None) -> Recipe:
+    """The recipe of the variant called ``form``, or the first."""
+    recipes = recipes_for(graph, target, options)
+    return recipes[0] if form is None else next(recipe for recipe in recipes if recipe.form == form)
 
 
 def cache_for(options: Options) -> Cache:
@@ -306,13 +348,13 @@ def _cache(root: Path, readonly: tuple[Path, ...], limit: int) -> Cache:
     return Cache(root, readonly=readonly, limit=limit)
 
 
-def _graph_key(graph: Graph, recipe: Recipe) -> str:
+def _graph_key(graph: Graph, recipes: Sequence[Recipe]) -> str:
     parts = {
         "graph": graph.canonical_json(),
         "emitter": versions.emitter_version(),
-        "variant": choose(graph, recipe.target).name,
+        "variants": "\0".join("\0".join((it.form, *it.flags, *it.global_flags, "")) for it in recipes),
     }
-    return key_of("graph", parts | _common_parts(recipe))
+    return key_of("graph", parts | _common_parts(recipes[0]))
 
 
 def _code_key(ir: EmittedIr, recipe: Recipe) -> str:
@@ -338,7 +380,7 @@ def _raise_refusal(store: Cache, key: str, job: _Job) -> None:
     lines += [] if folder is None else [f"{_REPRODUCER}{folder}"]
     lines.append(f"nothing was compiled now; to compile it again, remove {kept.path}")
     _LOG.info("%s is not compiled again: %s", job.what, kept.path)
-    raise CompileError("\n".join([f"{first} (remembered from an earlier compile)", *lines]), folder)
+    raise CompileError("\n".join([f"{first} (remembered from an earlier compile)", *lines]), folder, "refused")
 
 
 @contextlib.contextmanager
@@ -346,7 +388,9 @@ def _kept_refusal(store: Cache, key: str) -> Iterator[None]:
     """Keep it if the compiler refuses what is compiled inside."""
     try:
         yield
-    except _RefusedError as error:
+    except CompileError as error:
+        if error.kind != "refused":
+            raise
         lines = str(error).splitlines()
         message = "\n".join(line for line in lines if not line.startswith(_REPRODUCER))
         store.refuse(key, Refusal(message, str(error.reproducer or "")))
@@ -389,6 +433,7 @@ def _load(store: Cache, code_key: str, recipe: Recipe) -> CompiledCode | None:
         from_cache=True,
         dispatches=dispatches if isinstance(dispatches, int) else None,
         seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        form=str(code.facts.get("form", recipe.form)),
     )
 
 
@@ -402,7 +447,9 @@ def _refuse(what: str, target: Target, level: str, key: str, options: Options) -
 def _emit(job: _Job) -> EmittedIr:
     assert job.graph_json is not None
     target = asdict(job.recipe.target)
-    reply = _ask(job, {"op": "emit", "target": target}, job.graph_json.encode(errors="backslashreplace"))
+    reply = _ask(
+        job, {"op": "emit", "target": target, "form": job.recipe.form}, job.graph_json.encode(errors="backslashreplace")
+    )
     if not reply.header["ok"]:
         _raise_own(reply)
         _fail(job, f"emitting its IR failed: {reply.header['message']}", reply, None)
@@ -436,8 +483,9 @@ def _compile_ir(
             found = look()
             if found is not None:
                 return found
-            code = _code(*_request_compile(ir, job), key)
+            code = _code(_request_compile(ir, job), recipe, key)
             facts = {"dispatches": code.dispatches, "seconds": code.seconds, "target": str(code.target)}
+            facts["form"] = code.form
             store.store(key, Code(code.vmfb, facts | {"flags": code.flags, "name": job.name}), graph_key=graph_key)
             return code
 
@@ -450,35 +498,43 @@ def _compile_ir(
 def _code(reply: Reply, recipe: Recipe, key: str) -> CompiledCode:
     header = reply.header
     flags = (*recipe.flags, *recipe.global_flags)
-    return CompiledCode(reply.payload, recipe.target, flags, key, False, header["dispatches"], header["seconds"])
+    seconds = header["seconds"]
+    return CompiledCode(reply.payload, recipe.target, flags, key, False, header["dispatches"], seconds, recipe.form)
 
 
-def _request_compile(
-    ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: str | None = None
-) -> tuple[Reply, Recipe]:
-    """Have ``ir`` compiled; the reply, and the recipe that it took.
+def _first_of(recipes: Sequence[Recipe], job: _Job, make: Callable[[_Job], _Result]) -> _Result:
+    """What ``make`` makes of the job in the first of ``recipes`` that the compiler can do.
+
+    Raises:
+        CompileError: it failed on all of them; what it said of the first, with the names of the others.
+    """
+    failures: list[CompileError] = []
+    for recipe, following in zip(recipes, [*(each.form for each in recipes[1:]), ""], strict=True):
+        try:
+            return make(job._replace(recipe=recipe))
+        except CompileError as error:
+            if error.kind not in _OF_THE_FORM:
+                raise
+            failures.append(error)
+            if following:
+                said = " ".join(str(error).splitlines()[:2])
+                _LOG.info("form '%s' of %s fails, '%s' is tried: %s", recipe.form, job.what, following, said)
+    first = failures[0]
+    if len(failures) == 1:
+        raise first
+    tried = ", ".join(f"'{recipe.form}'" for recipe in recipes[1:])
+    # It is kept as a refusal only if nothing was a crash, which another time there may be none of.
+    kind = next((error.kind for error in failures if error.kind != "refused"), "refused")
+    text = f"{first}\nnor in the other forms that are right for it: {tried}"
+    raise CompileError(text, first.reproducer, kind) from failures[-1]
+
+
+def _request_compile(ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: str | None = None) -> Reply:
+    """Have ``ir`` compiled.
 
     Raises:
         CompileError: that failed; with the messages of the located IR.
     """
-    recipe = job.recipe
-    try:
-        return _request_once(ir, job, inspect=inspect, phase=phase), recipe
-    except _CompilerCrashError as crash:
-        if recipe.spare_flags is None:
-            raise
-        own = [flag for flag in recipe.flags if flag not in recipe.spare_flags]
-        other = [flag for flag in recipe.spare_flags if flag not in recipe.flags]
-        _LOG.warning("%s\ncompiling again without %s and with %s", crash, own or "any flag", other or "no other")
-        spare = recipe._replace(flags=recipe.spare_flags, spare_flags=None)
-        try:
-            return _request_once(ir, job._replace(recipe=spare), inspect=inspect, phase=phase), spare
-        except _RefusedError as refused:
-            # Only after a crash, which another time there may be none of.
-            raise CompileError(str(refused), refused.reproducer) from crash
-
-
-def _request_once(ir: EmittedIr, job: _Job, *, inspect: bool, phase: str | None) -> Reply:
     _LOG.info("compiling '%s' for %s", job.name, job.recipe.target)
     header = {"op": "compile", "inspect": inspect, "phase": phase}
     reply = _ask_compile(job, header, ir.ir, ir)
@@ -489,6 +545,11 @@ def _request_once(ir: EmittedIr, job: _Job, *, inspect: bool, phase: str | None)
     if not reply.header["ok"]:
         _fail(job, reply.header["message"], reply, ir)
     complaints = [line for line in reply.stderr.splitlines() if _COMPLAINT.search(line)]
+    if split := reply.header["split_barriers"]:
+        problem = f"not all waves reach a barrier of {', '.join(split)}, which gives wrong results"
+        _report(job, problem, [], reply.stderr, ir, "refused")
+    if FUSED_PADDING in job.recipe.flags and _LONE_PADDING.search(reply.payload):
+        _report(job, "a kernel does nothing but pad, which the compiler makes wrong", [], reply.stderr, ir, "refused")
     if complaints:
         # A faulty pass pipeline, for one, is printed and then left out: the code would not be what was asked for.
         _fail(job, "the compiler reported an error and went on", reply, ir)
@@ -523,15 +584,14 @@ def _ask(
         workers = pool(job.options)
         return workers.request(header, payload, timeout=job.options.timeout, global_flags=global_flags)
     except WorkerError as failure:
-        kind = _CompilerCrashError if failure.kind == "crash" else CompileError
-        _report(job, str(failure), [], failure.stderr, ir, kind)
+        _report(job, str(failure), [], failure.stderr, ir, failure.kind)
 
 
 def _fail(job: _Job, problem: str, reply: Reply, ir: EmittedIr | None) -> NoReturn:
     diagnostics = [(str(severity), str(text)) for severity, text in reply.header["diagnostics"]]
     said = "\n".join([*(text for _, text in diagnostics), reply.stderr])
     is_refusal = reply.header.get("kind") == "RejectedError" and not _MACHINE.search(said)
-    _report(job, problem, diagnostics, reply.stderr, ir, _RefusedError if is_refusal else CompileError)
+    _report(job, problem, diagnostics, reply.stderr, ir, "refused" if is_refusal else "")
 
 
 def _report(
@@ -540,7 +600,7 @@ def _report(
     diagnostics: Sequence[tuple[str, str]],
     stderr: str,
     ir: EmittedIr | None,
-    kind: type[CompileError] = CompileError,
+    kind: str = "",
 ) -> NoReturn:
     """Save a reproducer and raise the error that names it."""
     from iree_bridge import reproducer
@@ -562,10 +622,14 @@ def _report(
         keep=job.options.failures,
     )
     lines = [f"{job.what} could not be compiled for {recipe.target}: {problem}"]
-    lines += _telling(diagnostics, stderr)[: _MESSAGE_LINES - 2]
+    telling = _telling(diagnostics, stderr)
+    shown = _FEW_LINES if folder is not None else _MESSAGE_LINES  # all of it is in the folder
+    lines += telling[:shown]
+    if len(telling) > shown:
+        lines.append(f"  and {len(telling) - shown} further lines" + ("" if folder is None else " in diagnostics.txt"))
     if folder is not None:
         lines.append(f"{_REPRODUCER}{folder}")
-    raise kind("\n".join(lines), folder)
+    raise CompileError("\n".join(lines), folder, kind)
 
 
 def _telling(diagnostics: Sequence[tuple[str, str]], stderr: str) -> list[str]:

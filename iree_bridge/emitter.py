@@ -29,11 +29,11 @@ from iree_bridge.corrections import correct, reduce_angles
 from iree_bridge.positions import keep_inside
 from iree_bridge.target import Target
 from iree_bridge.types import ELEMENT, TORCH_CODE, argument_form, builtin_tensor, carried, value_tensor
-from iree_bridge.variants import Variant, choose
+from iree_bridge.variants import Variant, variants
 
 __all__ = ["EMITTER_VERSION", "RULES", "EmittedModule", "Emitter", "Value", "emit_module", "rule"]
 
-EMITTER_VERSION = 5
+EMITTER_VERSION = 6
 """Part of the first-level cache key: raise it when the same graph is emitted differently."""
 
 
@@ -76,28 +76,30 @@ def rule(op: str) -> Callable[[Callable[[Emitter, Any], None]], Callable[[Emitte
     return register
 
 
-def emit_module(graph: Graph, target: Target) -> EmittedModule:
-    """The verified module of a validated graph, for ``target``.
+def emit_module(graph: Graph, target: Target, form: str = "") -> EmittedModule:
+    """The verified module of a validated graph, for ``target``, in the variant called ``form``, by default the first.
 
     Raises:
         CompileError: MLIR refuses what was emitted; this is a fault of an emission rule.
     """
     import iree_bridge.emit  # noqa: F401 - fills RULES; imported late since the rules import this module
 
+    known = variants(graph, target)
+    variant = next(it for it in known if it.name == form) if form else known[0]
     with ir.Context(), ir.Location.name(graph.name or "graph"):
-        module = _verified(graph, target)
+        module = _verified(graph, target, variant)
         aliased = _aliased_results(module)
         if aliased:
-            module = _verified(graph, target, aliased)
+            module = _verified(graph, target, variant, aliased)
         return EmittedModule(
             module.operation.get_asm(enable_debug_info=False),
             module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False),
         )
 
 
-def _verified(graph: Graph, target: Target, guarded: frozenset[int] = frozenset()) -> Any:
+def _verified(graph: Graph, target: Target, variant: Variant, guarded: frozenset[int] = frozenset()) -> Any:
     module = ir.Module.create()
-    Emitter(graph, target, choose(graph, target), module, guarded).emit()
+    Emitter(graph, target, variant, module, guarded).emit()
     try:
         module.operation.verify()
     except ir.MLIRError as error:

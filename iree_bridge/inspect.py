@@ -5,7 +5,9 @@ The number of dispatches, and for AMD targets registers, spills, memory and matr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from graph_api import Graph
 from iree_bridge import compiler
@@ -53,8 +55,7 @@ def inspect_graph(graph: Graph, target: Target, options: Options | None = None) 
         GraphError, NotSupportedError, CompileError: as ``iree_bridge.compiler.compile_code``.
     """
     options = options or Options.from_env()
-    ir = compiler.emit(graph, target, options)
-    return _inspect(ir, compiler.recipe_for(graph, target, options), options, graph.name)
+    return _inspection(target, compiler.inspect(graph, target, options))
 
 
 def inspect_mlir(text: str, target: Target, options: Options | None = None) -> Inspection:
@@ -65,9 +66,8 @@ def inspect_mlir(text: str, target: Target, options: Options | None = None) -> I
     """
     options = options or Options.from_env()
     recipe = Recipe(target, (*target.flags(), *options.extra_flags))
-    return _inspect(EmittedIr(text, text), recipe, options, "module")
+    return _inspection(target, compiler.inspect_ir(EmittedIr(text, text), recipe, options))
 
 
-def _inspect(ir: EmittedIr, recipe: Recipe, options: Options, name: str) -> Inspection:
-    header = compiler.inspect_ir(ir, recipe, options, name=name)
-    return Inspection(recipe.target, header["dispatches"], tuple(Dispatch(**fact) for fact in header["facts"]))
+def _inspection(target: Target, header: Mapping[str, Any]) -> Inspection:
+    return Inspection(target, header["dispatches"], tuple(Dispatch(**fact) for fact in header["facts"]))

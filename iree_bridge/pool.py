@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,24 +21,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from iree_bridge import _frames
+from iree_bridge import _frames, starting
 from iree_bridge._environment import environment
 from iree_bridge._frames import Header
 from iree_bridge.options import Options
+from iree_bridge.starting import START_MEMORY, NoInterpreterError, find_python, hold_all
 
-__all__ = ["Reply", "WorkerError", "WorkerPool", "find_python", "pool", "shutdown"]
+__all__ = ["Reply", "WorkerError", "WorkerPool", "pool", "shutdown"]
 
 _LOG = logging.getLogger(__name__)
-# The folders that hold these are passed on: they may not be those that the worker's interpreter looks into by itself.
-_WORKER_NEEDS: Final = ("iree/compiler/_mlir_libs", "numpy", "ml_dtypes")
 _WORKER: Final = Path(__file__).resolve().parent / "worker.py"
 _STDERR_NAME: Final = "stderr.txt"
 _START_TIMEOUT: Final = 60.0  # seconds
 _PATIENCE: Final = 2 * _START_TIMEOUT  # seconds over that of a request, in which another worker has to become free
 _STOP_TIMEOUT: Final = 5.0  # seconds
 _STDERR_LIMIT: Final = 256 << 10  # bytes
-# What Python and the bindings take; with less, a start fails in ways that do not always name memory.
-_START_MEMORY: Final = 110 << 20  # bytes
 _OUT_OF_MEMORY: Final = (
     "out of memory",
     "bad_alloc",
@@ -98,6 +94,10 @@ class _Worker:
             raise
 
     def _start(self, options: Options) -> None:
+        try:
+            python, sites = find_python(options)
+        except NoInterpreterError as error:
+            raise WorkerError("start", str(error)) from None
         ours, theirs = (socket.socket(fileno=_above_standard(end.detach())) for end in socket.socketpair())
         self._sock = ours
         read, write = (_above_standard(end) for end in os.pipe())
@@ -110,9 +110,8 @@ class _Worker:
             "global_flags": list(self.global_flags),
             "lifeline": lifeline.fileno(),
         }
-        python, sites = find_python(options)
         # With all that it needs in these folders, a worker starts sooner without a look at the interpreter's own.
-        isolation = ("-I", "-S") if _hold_all(sites) else ("-I",)
+        isolation = ("-I", "-S") if hold_all(sites) else ("-I",)
         with theirs, lifeline, open(self.scratch / _STDERR_NAME, "ab") as stderr:
             # No preexec_fn (unsafe with threads) and no parent-death signal (it fires when the starting thread ends).
             try:
@@ -138,7 +137,7 @@ class _Worker:
             unknown = _UNKNOWN_FLAG.search(text)
             if unknown is not None:
                 raise WorkerError("start", f"the compiler has no flag {unknown[1]}", text) from None
-            if self.memory < _START_MEMORY or any(sign in text for sign in _OUT_OF_MEMORY):
+            if self.memory < START_MEMORY or any(sign in text for sign in _OUT_OF_MEMORY):
                 message = f"the compile worker did not start within {_size(self.memory)}"
                 raise WorkerError("memory", message, text) from None
             message = f"the compile worker did not start ({python}): {_last_line(text) or error}"
@@ -295,8 +294,12 @@ class WorkerPool:
         try:
             if not _registered:
                 _registered.append(atexit.register(shutdown))
-            return _Worker(self._options, global_flags)
-        except BaseException:
+            worker = _Worker(self._options, global_flags)
+            starting.succeeded(self._options)
+            return worker
+        except BaseException as error:
+            if isinstance(error, WorkerError):
+                starting.failed(self._options, str(error))
             with self._changed:
                 self._count -= 1
                 self._changed.notify_all()
@@ -341,49 +344,6 @@ def shutdown() -> None:
     """End every idle worker of this process."""
     for each in tuple(_pools.values()):
         each.shutdown()
-
-
-def find_python(options: Options) -> tuple[Path, tuple[str, ...]]:
-    """The interpreter for workers, and folders to add to its path.
-
-    An embedding host's ``sys.executable`` may be the host itself, or a Python without the compiler. The one beside the
-    installed compiler is right; then the one beside this package; ``sys.executable`` comes last.
-
-    Raises:
-        WorkerError: no interpreter was found.
-    """
-    if options.python is not None:
-        return options.python, ()
-    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    found = [_folder_with(package) for package in _WORKER_NEEDS]
-    sites = tuple(dict.fromkeys(folder for folder in found if folder))
-    own = str(_WORKER.parent.parent)
-    for folder in dict.fromkeys(folder for folder in (found[0], own) if folder):
-        prefix = _prefix(Path(folder))
-        if prefix is None or not (prefix / "lib" / name).is_dir():
-            continue
-        for candidate in (prefix / "bin" / name, prefix / "bin" / "python3"):
-            if os.access(candidate, os.X_OK):
-                return candidate, sites
-    if sys.executable and Path(sys.executable).name.startswith("python"):
-        return Path(sys.executable), sites
-    raise WorkerError("start", "no Python interpreter was found for the compile worker; set FUSILLI_PYTHON")
-
-
-def _folder_with(package: str) -> str | None:
-    """The first folder of ``sys.path`` that holds ``package``, a path relative to it."""
-    held = (folder for folder in sys.path if folder and Path(folder, package).is_dir())
-    return next((os.path.abspath(folder) for folder in held), None)
-
-
-def _hold_all(sites: Sequence[str]) -> bool:
-    return all(any(Path(site, package).is_dir() for site in sites) for package in _WORKER_NEEDS)
-
-
-def _prefix(site: Path) -> Path | None:
-    """The installation that ``<prefix>/lib/python3*/site-packages`` belongs to; None for any other folder."""
-    installed = site.name in ("site-packages", "dist-packages") and site.parent.name.startswith("python3")
-    return site.parents[2] if installed and len(site.parents) > 2 else None
 
 
 def _above_standard(descriptor: int) -> int:

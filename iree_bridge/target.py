@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Literal, get_args
 
 from graph_api.errors import NotSupportedError, did_you_mean
-from iree_bridge.cpu import host_arch, host_identity
+from iree_bridge import extensions
+from iree_bridge.cpu import host_arch, host_extensions
+from iree_bridge.extensions import PROCESSORS
 
 __all__ = ["Target", "known_targets"]
 
@@ -33,24 +35,8 @@ _AMD_PRODUCTS: Final[dict[str, str]] = {
     "rx9060xt": "gfx1200", "rx9070": "gfx1201", "rx9070xt": "gfx1201", "r9700": "gfx1201",
     "mi455x": "gfx1250",
 }  # fmt: skip
+_AMD_FEATURES: Final = re.compile(r"(sramecc|xnack)[+-](:(sramecc|xnack)[+-])?")
 _CUDA: Final = ("sm_80", "sm_86", "sm_89")
-# An x86-64 processor name that LLVM does not know ends the compiler process, so only known names reach it.
-_X86_CPUS: Final = (
-    "generic", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4",
-    "nehalem", "westmere", "sandybridge", "ivybridge", "haswell", "broadwell",
-    "skylake", "skylake-avx512", "cascadelake", "cooperlake", "cannonlake", "icelake-client", "icelake-server",
-    "rocketlake", "tigerlake", "alderlake", "raptorlake", "meteorlake", "arrowlake", "lunarlake",
-    "sapphirerapids", "emeraldrapids", "graniterapids", "sierraforest", "clearwaterforest", "diamondrapids",
-    "znver1", "znver2", "znver3", "znver4", "znver5",
-)  # fmt: skip
-
-_X86_128_BITS: Final = frozenset(("generic", "x86-64", "x86-64-v2", "nehalem", "westmere"))
-_X86_512_BITS: Final = frozenset((
-    "x86-64-v4", "skylake-avx512", "cascadelake", "cooperlake", "cannonlake", "icelake-client", "icelake-server",
-    "rocketlake", "tigerlake", "sapphirerapids", "emeraldrapids", "graniterapids", "diamondrapids", "znver4", "znver5",
-))  # fmt: skip
-_X86_256_BITS: Final = frozenset(_X86_CPUS) - _X86_128_BITS - _X86_512_BITS
-
 # The pass pipeline and the layout flags are more than tuning: with a part of them NHWC f16 convolutions whose permutes
 # are not sunk through the padding were miscompiled (seen on a CUDA device, where it could be run).
 _GPU_FLAGS: Final = (
@@ -64,11 +50,9 @@ _GPU_FLAGS: Final = (
     # By default the compiler quietly computes f64 in f32 while the buffers stay f64, which gives garbage.
     "--iree-input-demote-f64-to-f32=false",
 )
-# Padding becomes a part of the convolution's kernel. On AMD chips this makes two kernels one. On CUDA devices, where
-# results can be checked, images of one row and some pools came out wrong with it, so development there does without.
 # --iree-flow-enable-pad-handling is left out everywhere: it changed no AMD kernel seen and made more results wrong on
-# CUDA.
-_AMD_FLAGS: Final = ("--iree-dispatch-creation-enable-fuse-padding-into-linalg-consumer-ops",)
+# CUDA. Padding as a part of the convolution's kernel is a matter of the graph: iree_bridge/variants.py.
+_PROCESSOR: Final = ("--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-cpu-features")
 _CPU_FLAGS: Final = (
     "--iree-opt-level=O3",
     # The default of 32 KiB refuses an embedding followed by a layer norm.
@@ -85,10 +69,10 @@ class Target:
 
     Attributes:
         backend: the compiler backend.
-        arch: chip (``gfx942``), product (``mi300x``), CUDA architecture (``sm_80``), or a processor: ``host`` or an
-            LLVM processor name.
-        features: for ``host``, the processor model and the instruction-set extensions of this machine, comma-separated
-            in the kernel's spelling: code for one machine must not be taken for code of another. Empty otherwise.
+        arch: chip (``gfx942``), product (``mi300x``), CUDA architecture (``sm_80``), or a processor: ``host`` or one of
+            `iree_bridge.extensions.PROCESSORS`.
+        features: for ``host``, the instruction-set extensions that code may use, comma-separated: those that the
+            machine reports, in LLVM's spelling. Empty otherwise.
     """
 
     backend: Backend
@@ -98,6 +82,8 @@ class Target:
     @staticmethod
     def parse(name: str) -> Target:
         """The target called ``name``, e.g. ``gfx942``, ``mi300x``, ``cpu``, ``cpu:x86-64-v3``, ``sm_80``.
+
+        A chip may have the features that ROCm appends to its name, ``gfx942:sramecc+:xnack-``: the code suits each.
 
         Raises:
             NotSupportedError: there is no such target; the message lists those there are.
@@ -110,6 +96,8 @@ class Target:
     def restored(fields: Mapping[str, Any]) -> Target:
         """The target whose fields a file holds.
 
+        Earlier versions kept the processor's model and the kernel's names in ``features``.
+
         Raises:
             ValueError, TypeError: they are those of no target.
         """
@@ -117,7 +105,9 @@ class Target:
         arch = re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", target.arch)
         if target.backend not in get_args(Backend) or arch is None or not isinstance(fields.get("features", ""), str):
             raise ValueError(f"{target!r} is no target")
-        return target
+        if target.backend == "llvm-cpu" and target.arch not in ("host", *PROCESSORS):
+            raise ValueError(f"{target!r} is no processor")
+        return replace(target, features=_modern(target.features))
 
     @property
     def chip(self) -> str:
@@ -135,20 +125,46 @@ class Target:
         return {"rocm": "hip", "cuda": "cuda"}.get(self.backend, "cpu")
 
     @property
+    def extensions(self) -> tuple[str, ...]:
+        """Of a CPU target: the instruction-set extensions that its code may use, so what it needs; sorted."""
+        if self.arch == "host":
+            return tuple(filter(None, self.features.split(",")))
+        return tuple(sorted(PROCESSORS.get(self.arch, ()))) if self.backend == "llvm-cpu" else ()
+
+    def needs(self, flags: Sequence[str]) -> tuple[str, ...]:
+        """The extensions that code for this target may use if it was compiled with ``flags``, which may name others."""
+        if self.is_gpu or host_arch() not in extensions.ARCHITECTURES:
+            return self.extensions
+        processor, features = ([f.partition("=")[2] for f in flags if f.startswith(f"{name}=")] for name in _PROCESSOR)
+        other = [name for name in processor if name != extensions.BASE]
+        named = Target("llvm-cpu", other[-1], ",".join(host_extensions())).extensions if other else ()
+        told = (name.strip() for name in features[-1].split(",")) if features else ()
+        return tuple(sorted({*named, *(name.removeprefix("+") for name in told if name and name[0] != "-")}))
+
+    @property
     def vector_bytes(self) -> int:
         """Of a CPU target: the size of its vector registers."""
-        features = self.features.split(",")
-        if "avx512f" in features or self.arch in _X86_512_BITS:
+        if "avx512f" in self.extensions:
             return 64
-        return 32 if "avx" in features or self.arch in _X86_256_BITS else 16
+        return 32 if "avx" in self.extensions else 16
 
     def flags(self) -> tuple[str, ...]:
         """The compiler flags of this target, in order."""
         if self.backend == "rocm":
-            return ("--iree-hal-target-backends=rocm", f"--iree-rocm-target={self.arch}", *_GPU_FLAGS, *_AMD_FLAGS)
+            return ("--iree-hal-target-backends=rocm", f"--iree-rocm-target={self.arch}", *_GPU_FLAGS)
         if self.backend == "cuda":
             return ("--iree-hal-target-backends=cuda", f"--iree-cuda-target={self.arch}", *_GPU_FLAGS)
-        return ("--iree-hal-target-backends=llvm-cpu", f"--iree-llvmcpu-target-cpu={self.arch}", *_CPU_FLAGS)
+        return ("--iree-hal-target-backends=llvm-cpu", *self._processor_flags(), *_CPU_FLAGS)
+
+    def _processor_flags(self) -> tuple[str, ...]:
+        """A processor without anything of its own, and each extension by name: no model of LLVM's takes part."""
+        processor, features = _PROCESSOR
+        if host_arch() not in extensions.ARCHITECTURES:
+            return (f"{processor}=host",)
+        # Those that are not told are switched off, in case LLVM takes more to be included in one than we know of.
+        absent = extensions.not_told(self.extensions, host_arch())
+        told = ",".join((*(f"+{name}" for name in self.extensions), *(f"-{name}" for name in absent)))
+        return (f"{processor}={extensions.BASE}", f"{features}={told}")
 
     def __str__(self) -> str:
         if self.backend != "llvm-cpu":
@@ -158,18 +174,29 @@ class Target:
 
 def known_targets() -> tuple[str, ...]:
     """Every name that ``Target.parse`` takes."""
-    cpus = tuple(f"cpu:{cpu}" for cpu in _X86_CPUS) if host_arch() == "x86_64" else ()
+    cpus = tuple(f"cpu:{cpu}" for cpu in PROCESSORS) if host_arch() == "x86_64" else ()
     return (*_AMD_CHIPS, *_AMD_PRODUCTS, "cpu", *cpus, *_CUDA)
+
+
+def _modern(features: str) -> str:
+    """Features as they are written now: earlier versions put the model in front and used the kernel's names."""
+    first, *names = features.split(",")
+    if not first.startswith(host_arch()):
+        return features
+    return ",".join(extensions.told(names, host_arch()) or names)
 
 
 @cache
 def _parse(name: str) -> Target:
     if name in _AMD_CHIPS or name in _AMD_PRODUCTS:
         return Target("rocm", name)
+    chip, _, features = name.partition(":")
+    if chip in _AMD_CHIPS and _AMD_FEATURES.fullmatch(features):
+        return Target("rocm", chip)
     if name in _CUDA:
         return Target("cuda", name)
     if name == "cpu":
-        return Target("llvm-cpu", "host", host_identity())
+        return Target("llvm-cpu", "host", ",".join(host_extensions()))
     if name.startswith("cpu:") and name in known_targets():
         return Target("llvm-cpu", name.removeprefix("cpu:"))
     near = did_you_mean(name, known_targets(), 0.7)

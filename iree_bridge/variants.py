@@ -1,15 +1,22 @@
-"""Which of several right ways a graph is emitted and compiled on a target: decided here, without a compiler."""
+"""Which of several right ways a graph is emitted and compiled on a target: decided here, without a compiler.
+
+A target has forms, each with the rule for which graphs its code is right, in the order in which they are wanted. The
+first that applies is the graph's; where the compiler fails on it, the next one that applies is taken, and so on.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from graph_api import Graph, Node
+from graph_api import DataType, Graph, Node
+from graph_api.ops.conv import ConvNode
 from graph_api.ops.custom_op import CustomOpNode
+from graph_api.ops.matmul import batch_factors
 from iree_bridge.target import Target
 
-__all__ = ["Variant", "choose"]
+__all__ = ["FUSED_PADDING", "Variant", "choose", "variants"]
 
 
 class Variant(NamedTuple):
@@ -19,34 +26,26 @@ class Variant(NamedTuple):
         name: stable name, part of the cache key.
         flags: compiler flags of this graph, in addition to the target's.
         global_flags: flags that are global to a compiler process; a worker process serves one set of them.
-        spare_flags: in the place of ``flags`` if the compiler crashes with these; None: there is no second way.
     """
 
     name: str
     flags: tuple[str, ...] = ()
     global_flags: tuple[str, ...] = ()
-    spare_flags: tuple[str, ...] | None = None
 
 
-_UNBUFFERED: Final = ("--iree-rocdl-enable-buffer-instructions=false",)
-_JOINED: Final = ("--iree-dispatch-creation-propagate-collapse-across-expands",)
-_NO_TENSOR_CORES: Final = (
-    "--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=false",
-    "--iree-codegen-llvmgpu-use-igemm=false",
-)
-_NO_VECTOR_DISTRIBUTION: Final = ("--iree-codegen-llvmgpu-use-vector-distribution=false",)
-_VECTOR: Final = 4
-_PRODUCTS: Final = {"matmul", "conv_fprop", "conv_dgrad", "conv_wgrad", "pointwise"}
+class _Form(NamedTuple):
+    variant: Variant
+    applies: Callable[[Graph, Target], bool]
 
 
-def choose(graph: Graph, target: Target) -> Variant:
-    """The variant of ``graph`` on ``target``.
+def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
+    """The ways in which code of ``graph`` is right on ``target``, the one that is wanted first; at least one.
 
-    AMD: loads of ragged tiles go through buffer instructions, on whose lowering the compiler crashed for a product with
-    rows of 7. Products and convolutions with such rows do without these instructions, but not batched products, which
-    read a row behind their first operand then (an emulator of the code saw it). Reductions and norms keep them:
-    without them the compiler aborts on some of odd size in f16 ("Cannot select"). Which graphs crash it either way is
-    not known exactly (some small f32 convolutions do), so the other way is the spare of each.
+    AMD: padding becomes a part of the convolution's kernel, so that convolution, bias and ReLU are one. Where it
+    cannot, a kernel that does nothing but pad is made, and that one is compiled wrongly (``docs/upstream``). So only
+    graphs whose padding is all taken in are compiled like that. The tiles of matrix instructions fail on some shapes,
+    or need more local memory than there is, so there are forms without them behind it. Loads always go through buffer
+    instructions: without them, the tail of a tile is not masked.
 
     CUDA: the pipelines that use tensor cores made some float16 products and convolutions wrong on a real GPU
     (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
@@ -55,30 +54,109 @@ def choose(graph: Graph, target: Target) -> Variant:
     CPU: a forward convolution ends in a view of its product, which keeps what follows from joining the product's kernel
     unless views are moved.
     """
-    if target.backend == "llvm-cpu" and any(node.op == "conv_fprop" for node in graph.nodes):
-        return Variant("joined", _JOINED)
-    if target.backend == "llvm-cpu":
-        return Variant("plain")
-    if target.backend == "cuda":
-        if any(_attends(node) for node in graph.nodes):
-            return Variant("attention", _NO_TENSOR_CORES)
-        return Variant("plain", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION)
-    ragged = {node.op for node in graph.nodes} <= _PRODUCTS and _has_ragged_rows(graph)
-    if ragged and not any(_is_batched(node) for node in graph.nodes):
-        return Variant("ragged", _UNBUFFERED, spare_flags=())
-    return Variant("plain", spare_flags=_UNBUFFERED)
+    return tuple(form.variant for form in _FORMS[target.backend] if form.applies(graph, target))
 
 
-def _attends(node: Node) -> bool:
+def choose(graph: Graph, target: Target) -> Variant:
+    """The first of the graph's variants."""
+    return variants(graph, target)[0]
+
+
+def _any(graph: Graph, target: Target) -> bool:
+    return True
+
+
+def _attends(graph: Graph, target: Target) -> bool:
+    return any(_is_attention(node) for node in graph.nodes)
+
+
+def _is_attention(node: Node) -> bool:
     return node.op == "sdpa" or (isinstance(node, CustomOpNode) and "attention" in node.attributes.data)
 
 
-def _is_batched(node: Node) -> bool:
-    return node.op == "matmul" and any(math.prod(tensor.dims[:-2]) > 1 for tensor in node.outputs.values())
+def _convolves(graph: Graph, target: Target) -> bool:
+    return any(node.op == "conv_fprop" for node in graph.nodes)
 
 
-def _has_ragged_rows(graph: Graph) -> bool:
-    """Whether a product of the graph writes rows, as they are stored, that vectors do not divide."""
-    tensors = [tensor for node in graph.nodes if node.op != "pointwise" for tensor in node.outputs.values()]
-    rows = [tensor.dims[tensor.physical.order[-1]] for tensor in tensors if tensor.dims]
-    return any(row > 1 and row % _VECTOR for row in rows)
+def _pads_convolutions_only(graph: Graph, target: Target) -> bool:
+    ops = {node.op for node in graph.nodes}
+    if ops & _OTHER_PADDING or any(_has_unmet_rows(node) for node in graph.nodes):
+        return False
+    return any(_pads(node) for node in graph.nodes)
+
+
+_OTHER_PADDING: Final = {"resample_fwd", "custom_op"}
+"""Operations that may pad for themselves."""
+
+
+def _pads(node: Node) -> bool:
+    """Whether the convolution reads padding that becomes a part of its kernel."""
+    if not isinstance(node, ConvNode):
+        return False
+    window = (node.outputs["dw"] if node.op == "conv_wgrad" else node.inputs["w"]).dims[2:]
+    image = node.inputs["dy" if node.op == "conv_dgrad" else "x"].dims[2:]
+    if all(size == 1 for size in window) or 1 in image:  # products; images without the row
+        return False
+    # For the data gradient the border of dy is padding.
+    return node.op == "conv_dgrad" or any((*node.attributes.pre_padding, *node.attributes.post_padding))
+
+
+def _has_unmet_rows(node: Node) -> bool:
+    """Whether dx has rows that no filter position meets: zeros, put between the others by padding of its own."""
+    if not isinstance(node, ConvNode) or node.op != "conv_dgrad":
+        return False
+    a, window = node.attributes, node.inputs["w"].dims[2:]
+    return any(s > d * (size - 1) + 1 for s, d, size in zip(a.stride, a.dilation, window, strict=True))
+
+
+def _is_skinny(graph: Graph, target: Target) -> bool:
+    """Whether the compiler fails on the tiles of a product of 2 to 8 rows of 16-bit floats.
+
+    It wants sparse matrix instructions for them, which gfx90a has not, and for gfx950 divides by zero. The small tokens
+    of decoding have such products.
+    """
+    if target.chip not in ("gfx90a", "gfx950"):
+        return False
+    return any(2 <= rows <= 8 and terms % 128 == 0 for node in graph.nodes for rows, terms in _sizes(node))
+
+
+def _sizes(node: Node) -> Iterator[tuple[int, int]]:
+    """Rows, and terms of each sum, of a product of 16-bit floats that the node is."""
+    if any(tensor.data_type not in (DataType.HALF, DataType.BFLOAT16) for tensor in node.inputs.values()):
+        return
+    if node.op == "matmul":
+        a, b = node.inputs["a"].dims, node.inputs["b"].dims
+        yield math.prod(own for _, own, _ in batch_factors(a[:-2], b[:-2])) * a[-2], a[-1]
+    elif node.op in ("conv_fprop", "conv_dgrad"):
+        image, w = node.inputs["x" if node.op == "conv_fprop" else "dy"].dims, node.inputs["w"].dims
+        if all(size == 1 for size in w[2:]):
+            yield math.prod(image) // image[1], w[1] if node.op == "conv_fprop" else w[0]
+
+
+FUSED_PADDING: Final = "--iree-dispatch-creation-enable-fuse-padding-into-linalg-consumer-ops"
+"""Padding becomes a part of the kernel that reads it."""
+_JOINED: Final = ("--iree-dispatch-creation-propagate-collapse-across-expands",)
+_NO_PRODUCT_TILES: Final = ("--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=false",)
+_NO_CONVOLUTION_TILES: Final = ("--iree-codegen-llvmgpu-use-igemm=false",)
+_NO_TENSOR_CORES: Final = _NO_PRODUCT_TILES + _NO_CONVOLUTION_TILES
+_NO_VECTOR_DISTRIBUTION: Final = ("--iree-codegen-llvmgpu-use-vector-distribution=false",)
+_FORMS: Final[dict[str, tuple[_Form, ...]]] = {
+    "llvm-cpu": (
+        _Form(Variant("joined", _JOINED), _convolves),
+        _Form(Variant("plain"), lambda graph, target: not _convolves(graph, target)),
+    ),
+    "cuda": (
+        _Form(Variant("attention", _NO_TENSOR_CORES), _attends),
+        _Form(
+            Variant("plain", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION),
+            lambda graph, target: not _attends(graph, target),
+        ),
+    ),
+    "rocm": (
+        _Form(Variant("fused padding", (FUSED_PADDING,)), _pads_convolutions_only),
+        _Form(Variant("plain"), lambda graph, target: not _is_skinny(graph, target)),
+        _Form(Variant("no product tiles", _NO_PRODUCT_TILES), _any),
+        _Form(Variant("no tiles", _NO_TENSOR_CORES), _any),
+        _Form(Variant("loops", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION), _any),
+    ),
+}

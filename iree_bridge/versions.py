@@ -36,7 +36,7 @@ _NO_EMITTER: Final = frozenset((
     "__init__.py", "_compiler_api.py", "_cuda.py", "_flights.py", "_frames.py", "_hip.py", "_runtime.py", "api.py",
     "artifact.py", "assembly.py",
     "buffers.py", "cache.py", "compiler.py", "cpu.py", "device.py", "inspect.py", "options.py", "pool.py",
-    "reproducer.py", "vectors.py", "versions.py", "worker.py",
+    "reproducer.py", "starting.py", "vectors.py", "versions.py", "worker.py",
 ))  # fmt: skip
 
 

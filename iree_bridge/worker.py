@@ -4,9 +4,10 @@ Some inputs crash the compiler and some end its process, so it never runs in the
 ``python -I [-S] .../iree_bridge/worker.py FD PARENT_PID [SITE_DIR...]``; serves one request at a time on socket FD:
 
     hello {global_flags, memory, idle, scratch, lifeline} -> hello {versions}
-    emit {target}, payload graph JSON                    -> reply, payload IR without locations + IR with locations
-    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, facts?, ...}, payload vmfb (IR if phase)
-    features {flags}                                     -> reply {cpu_features}
+    emit {target, form}, payload graph JSON              -> reply, payload IR without locations + IR with locations
+    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, split_barriers, facts?, ...}, payload
+                                                            vmfb (IR if phase; with inspect: vmfb + assembly, of which
+                                                            vmfb_size is one)
 
 Each request is answered by ``started`` at once, so that the parent can tell a worker that was lost before the request
 from one that the request killed. ``lifeline`` is the reading end of a pipe whose other end the parent holds; nothing is
@@ -158,7 +159,6 @@ class _Server:
         self._operations: dict[str, Callable[[Header, bytes], tuple[Header, bytes]]] = {
             "emit": self._emit,
             "compile": self._compile,
-            "features": self._features,
         }
 
     def serve(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
@@ -184,7 +184,7 @@ class _Server:
 
         graph = Graph.from_json(payload.decode())
         graph.validate()
-        module = emit_module(graph, Target(**header["target"]))
+        module = emit_module(graph, Target(**header["target"]), header["form"])
         ir = module.ir.encode()
         return {"ok": True, "ir_size": len(ir)}, ir + module.located_ir.encode()
 
@@ -195,7 +195,8 @@ class _Server:
         folder = self._scratch / "dump"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        dumps = [f"--iree-hal-dump-executable-intermediates-to={folder}/intermediates"] if header.get("inspect") else []
+        is_amd = "--iree-hal-target-backends=rocm" in flags
+        dumps = [f"--iree-hal-dump-executable-intermediates-to={folder}/intermediates"] if is_amd else []
         try:
             compiled = _compiler_api.compile_text(
                 payload.decode(), (*flags, *dumps), statistics=folder / "statistics.json", phase=header.get("phase")
@@ -209,17 +210,22 @@ class _Server:
             "ok": True,
             "dispatches": compiled.dispatches,
             "diagnostics": _pairs(compiled.diagnostics),
+            "split_barriers": _split_barriers(folder / "intermediates"),
         }
         if header.get("inspect"):
-            from iree_bridge.assembly import read_dispatches
+            from iree_bridge.assembly import read_assembly, read_dispatches
 
             reply["facts"] = [asdict(fact) for fact in read_dispatches(folder / "intermediates")]
+            reply["vmfb_size"] = len(compiled.output)
+            return reply, compiled.output + read_assembly(folder / "intermediates").encode()
         return reply, compiled.output
 
-    def _features(self, header: Header, _payload: bytes) -> tuple[Header, bytes]:
-        from iree_bridge import _compiler_api
 
-        return {"ok": True, "cpu_features": _compiler_api.cpu_features(header["flags"])}, b""
+def _split_barriers(folder: Path) -> list[str]:
+    from iree_bridge.hazards import split_barriers
+
+    files = sorted(folder.rglob("*.rocmasm"))
+    return [name for path in files for name in split_barriers(path.read_text("utf-8", "replace"))]
 
 
 def _failure(kind: str, message: str) -> Header:

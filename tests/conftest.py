@@ -12,10 +12,13 @@ _PREFIX = "FUSILLI_"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--support-json docs/support.json``: what ``make test-full`` writes; ``--device hip``: where cases run.
+    """``--cpuinfo tests/data/cpuinfo/zen2.txt``: as on that processor; code runs if this machine has all that it has.
+
+    ``--support-json docs/support.json``: what ``make test-full`` writes; ``--device hip``: where cases run.
 
     ``--update-golden``: write what is measured into ``tests/data/golden_gfx.json`` instead of comparing with it.
     """
+    parser.addoption("--cpuinfo", type=Path, metavar="F", help="run as on the processor of a recorded /proc/cpuinfo")
     parser.addoption("--device", default="cpu", metavar="D", help="where the case tables run: cpu, hip, cuda:0")
     parser.addoption(
         "--support-json", type=Path, metavar="F", help="merge what the case tests see into F and the README's table"
@@ -29,6 +32,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Forget the caller's settings before any test module is imported."""
     for name in [name for name in os.environ if name.startswith(_PREFIX)]:
         del os.environ[name]
+    recorded = config.getoption("--cpuinfo")
+    if recorded is not None:
+        from tests.support.processors import run_as_on
+
+        run_as_on(recorded.resolve(), pytest.MonkeyPatch())
     path = config.getoption("--support-json")
     if path is not None and not hasattr(config, "workerinput"):  # with xdist, the controller sees all reports
         from tests.support.outcomes import OutcomeRecorder

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fusilli_plugin.checks.support_matrix import BEGIN, END, Entry, loads, with_table
+from fusilli_plugin.checks.support_matrix import BEGIN, END, Entry, loads, page, with_table
 from tests.cases import OpCase, all_cases
 from tests.support.outcomes import GFX_TARGETS, OutcomeRecorder, case_id, entry_of, expected_outcome
 
@@ -17,7 +17,7 @@ FILE = ROOT / "docs/support.json"
 # Seen of every operation; the other targets have their place in the file once their sweep has run to its end.
 RECORDED = {"cpu", *GFX_TARGETS}
 NUMERICS = "tests/iree_bridge/test_numerics.py::test_case[{}]"
-GFX = "tests/iree_bridge/test_gfx_compile.py::test_case[gfx942-{}]"
+GFX = "tests/iree_bridge/test_gfx_emulated.py::test_case[gfx942-{}]"
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,7 @@ def cases() -> dict[str, OpCase]:
 def test_the_readme_shows_it(entries: dict[str, Entry]) -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert with_table(text, list(entries.values())) == text, "run: python -m fusilli_plugin.checks.support_matrix"
+    assert (ROOT / "docs/support.md").read_text("utf-8") == page(list(entries.values())), "likewise"
 
 
 def test_it_knows_every_operation_and_nothing_failed(entries: dict[str, Entry], cases: dict[str, OpCase]) -> None:
@@ -84,11 +85,15 @@ def test_the_recorder_merges_into_what_is_there(tmp_path: Path) -> None:
         reported(GFX.format(add), "failed"),
     ) == {add: {"cpu": "right", "gfx942": "failed"}, sin: {"cpu": "declined: dtype"}}
     assert session(reported(GFX.format(add), "passed"), reported(NUMERICS.format(sin), "skipped")) == {
-        add: {"cpu": "right", "gfx942": "compiled"},
+        add: {"cpu": "right", "gfx942": "right"},
         sin: {"cpu": "declined: dtype"},
     }
-    assert "| `pointwise` | FLOAT | 1/1 | 1/1 |" in readme.read_text()
+    assert "| `pointwise` | 1/2, 1 declined | 1/1 |" in readme.read_text()
+    assert (
+        "| `pointwise-add_float` | `pointwise` | FLOAT | packed | right | right |"
+        in path.with_suffix(".md").read_text()
+    )
     assert session(reported(NUMERICS.format(add), "passed"), reported(NUMERICS.format(add), "failed", "teardown")) == {
-        add: {"cpu": "failed", "gfx942": "compiled"},
+        add: {"cpu": "failed", "gfx942": "right"},
         sin: {"cpu": "declined: dtype"},
     }

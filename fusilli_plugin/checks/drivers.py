@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import sys
@@ -22,7 +23,8 @@ def devices(kind: Kind) -> dict[str, Any]:
     Returns:
         ``library``: path of the driver library that answered, None if it is not installed;
         ``devices``: one text per device, such as ``hip:0 (gfx942)``;
-        ``reason``: why there are no (more) devices.
+        ``reason``: why there are no (more) devices;
+        ``missing``: functions that launches take and the library does not have.
     """
     found: list[str] = []
     reason = ""
@@ -32,7 +34,17 @@ def devices(kind: Kind) -> dict[str, Any]:
         except (ExecutionError, NotSupportedError) as error:
             reason = str(error)
             break
-    return {"library": _mapped(_LIBRARIES[kind]), "devices": found, "reason": reason}
+    library = _mapped(_LIBRARIES[kind])
+    return {"library": library, "devices": found, "reason": reason, "missing": _missing(kind, library)}
+
+
+def _missing(kind: Kind, library: str | None) -> list[str]:
+    """By the list that launches are bound from."""
+    if kind != "hip" or library is None:
+        return []
+    from iree_bridge.direct.driver import missing_functions  # HIP only
+
+    return list(missing_functions(ctypes.CDLL(library)))
 
 
 def _mapped(library: str) -> str | None:

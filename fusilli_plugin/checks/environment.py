@@ -24,7 +24,7 @@ from graph_api import FusilliError
 from hipdnn_backend.engine import engine_id
 from iree_bridge import Options, versions
 from iree_bridge.cache import Cache
-from iree_bridge.cpu import host_arch, host_features
+from iree_bridge.cpu import host_arch, host_extensions
 
 __all__ = ["Finding", "Status", "probe"]
 
@@ -71,10 +71,13 @@ def probe(options: Options, say: Callable[[str], None]) -> Iterator[Finding]:
     yield from _plugins(options)
     say("compiling and running a small graph on the CPU")
     yield _self_test("cpu")
+    say("saving the graph's code, loading it and running it")
+    yield _saved_code("cpu")
     driver = devices.get(options.device.partition(":")[0])
     if driver is not None and driver.status is Status.OK:
         say(f"compiling and running a small graph on {options.device}")
         yield _self_test(options.device)
+        yield _saved_code(options.device)
 
 
 def _python() -> Finding:
@@ -130,8 +133,8 @@ def _version(name: str) -> str | None:
 
 
 def _processor() -> Finding:
-    features = host_features()
-    wide = [feature for feature in ("avx2", "avx512f", "avx512_bf16", "amx_tile") if feature in features]
+    known = ("avx2", "avx512f", "avx512bf16", "avx512fp16", "sve")
+    wide = [name for name in known if name in host_extensions()]
     return Finding("cpu", Status.OK, f"{host_arch()}, {os.cpu_count()} threads, {' '.join(wide) or 'no wide vectors'}")
 
 
@@ -201,6 +204,15 @@ def _self_test(device: str) -> Finding:
         return Finding(what, Status.BROKEN, str(error), "run again with --debug; see the lines above")
 
 
+def _saved_code(device: str) -> Finding:
+    """Whether what is compiled for this machine is loaded by it."""
+    what = f"saved code on {device}"
+    try:
+        return Finding(what, Status.OK, selftest.run_saved(device))
+    except (FusilliError, OSError) as error:
+        return Finding(what, Status.BROKEN, str(error), "until then compile on the machine that runs it, each time")
+
+
 def _devices(options: Options) -> dict[str, Finding]:
     """What the HIP and the CUDA driver show, by kind of device."""
     try:
@@ -222,6 +234,9 @@ def _ask_drivers() -> dict[str, dict[str, Any]]:
 
 def _device(kind: str, answer: dict[str, Any], options: Options) -> Finding:
     what = f"{kind} devices"
+    if answer["devices"] and answer.get("missing"):
+        seen = f"{', '.join(answer['devices'])} through {answer['library']}, which lacks {', '.join(answer['missing'])}"
+        return Finding(what, Status.BROKEN, seen, "graphs for these devices are declined; update ROCm")
     if answer["devices"]:
         return Finding(what, Status.OK, f"{', '.join(answer['devices'])} through {answer['library']}")
     by_default = options.device == Options.device

@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from fusilli_plugin.checks.fusion_cases import FusionCase
-from graph_api import FusilliError, Graph, TensorAttr, numerics
+from fusilli_plugin.emulator import Emulator
+from graph_api import ExecutionError, FusilliError, Graph, TensorAttr, numerics
 from graph_api.split import node_graphs
 from iree_bridge import Device, Options, Target, build, support
 from iree_bridge.compiler import compile_code
@@ -52,12 +53,12 @@ class FusionResult:
 
 def run_case(
     case: FusionCase,
-    device: Device,
+    device: Device | Emulator,
     targets: Sequence[Target],
     options: Options,
     say: Callable[[str], None] = lambda _: None,
 ) -> FusionResult:
-    """Runs a case on ``device`` and compiles it for ``targets``; no FusilliError leaves this function.
+    """Runs a case on a device or in an emulator, compiles it for ``targets``; no FusilliError leaves this function.
 
     ``say`` is told what is begun, since a compile may take many seconds.
     """
@@ -69,7 +70,7 @@ def run_case(
             if not answer.ok:
                 return FusionResult(case.id, "declined", None, None, None, dispatches, f"{target}: {answer.reason}")
             say(f"compiling for {target}")
-            dispatches[str(target)] = compile_code(graph, target, options).dispatches
+            dispatches[str(target)] = _dispatches(graph, target, device, options)
         say(f"running on {device}")
         inputs = case.inputs(graph)
         fused = _run(graph, inputs, device, options)
@@ -80,20 +81,34 @@ def run_case(
     return _compare(case, graph, inputs, fused, steps, dispatches)
 
 
-def _run(graph: Graph, inputs: Arrays, device: Device, options: Options) -> Arrays:
+def _dispatches(graph: Graph, target: Target, device: Device | Emulator, options: Options) -> int | None:
+    if isinstance(device, Emulator) and target == device.target:
+        return device.code(graph).dispatches
+    return compile_code(graph, target, options).dispatches
+
+
+def _run(graph: Graph, inputs: Arrays, device: Device | Emulator, options: Options) -> Arrays:
+    if isinstance(device, Emulator):
+        return device.run(graph, inputs)[0]
     results = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
     build(graph, device, options=options).run({**inputs, **results})
     return results
 
 
-def _run_steps(graph: Graph, inputs: Arrays, device: Device, options: Options, say: Callable[[str], None]) -> Arrays:
+def _run_steps(
+    graph: Graph, inputs: Arrays, device: Device | Emulator, options: Options, say: Callable[[str], None]
+) -> Arrays:
     """The results of the graph, node by node; what one node writes the next reads."""
     known = {tensor.name: array for tensor, array in inputs.items()}
     alone = node_graphs(graph)
     for number, step in enumerate(alone, start=1):
         say(f"compiling and running node {number} of {len(alone)} alone")
         pack = {tensor: known[tensor.name] for tensor in step.arguments().inputs}
-        known |= {tensor.name: array for tensor, array in _run(step, pack, device, options).items()}
+        try:
+            results = _run(step, pack, device, options)
+        except ExecutionError as error:
+            raise ExecutionError(f"node {number} of {len(alone)} alone: {error}") from error
+        known |= {tensor.name: array for tensor, array in results.items()}
     return {tensor: known[tensor.name] for tensor in graph.arguments().outputs}
 
 

@@ -188,9 +188,12 @@ def _reference(
     for node in proto.graph.node:
         for value in node.input:
             readers.setdefault(value, set()).add(node.name)
-    made_by = {node.name: tuple(node.output) for node in proto.graph.node}
+    made_by: dict[str, list[str]] = {}
+    for node in proto.graph.node:  # what a node was rewritten to has its name
+        made_by.setdefault(node.name, []).extend(node.output)
     wanted = ({value for node in proto.graph.node for value in node.output if value} | set(outputs)) - random.keys()
     kept = [node for node in proto.graph.node if random.keys().isdisjoint(node.output)]
+    _name_apart(kept)
     del proto.graph.node[:]
     proto.graph.node.extend(kept)
     inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
@@ -213,6 +216,14 @@ def _reference(
         raise OffloadError(f"ONNX Runtime does not run this model, so nothing can be compared: {error}") from error
     found = {name: array for name, array in zip(known, arrays, strict=True) if isinstance(array, np.ndarray)}
     return _Values(found, made_by, readers, random)
+
+
+def _name_apart(nodes: Iterable[onnx.NodeProto], prefix: str = "") -> None:
+    """Give nodes names of their own, those of bodies as well: ONNX Runtime wants them."""
+    for number, node in enumerate(nodes):
+        node.name = f"{prefix}{node.name}#{number}"
+        for body in subgraphs(node):
+            _name_apart(body.node, f"{node.name}/")
 
 
 def _compare(number: int, at: Prepared, values: _Values, plans: Sequence[Any]) -> list[Finding]:

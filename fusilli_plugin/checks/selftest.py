@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from fusilli_plugin.emulator import Emulator, Outcome
 from graph_api import DataType, ExecutionError, Graph, NormFwdPhase, PointwiseMode, numerics
-from iree_bridge import build
+from iree_bridge import Artifact, Device, Executable, build, compile_graph
 
-__all__ = ["GRAPHS", "quick", "run", "run_all"]
+__all__ = ["GRAPHS", "SMALL", "emulate_all", "quick", "run", "run_all", "run_saved"]
 
 _HALVES = (DataType.HALF, DataType.BFLOAT16)
 
@@ -40,6 +43,33 @@ def run(device: str, graph: Graph | None = None) -> str:
     return f"right, {seconds:.2f} s"
 
 
+def run_saved(device: str) -> str:
+    """Compiles `quick`, saves the code, loads it again and runs its test vector on a device.
+
+    Returns:
+        What was seen, for people.
+
+    Raises:
+        FusilliError: it does not compile, load or run.
+        ExecutionError: the result is wrong.
+        OSError: there is no folder for a temporary file.
+    """
+    g = quick()
+    place = Device.parse(device)
+    with tempfile.TemporaryDirectory(prefix="fusilli-selftest-") as folder:
+        path = Path(folder, "quick.fusilli")
+        compile_graph(g, [place.target]).save(path)
+        artifact = Artifact.load(path)
+        size = path.stat().st_size
+    code = artifact.code_for(place.target)
+    outputs = {tensor: tensor.empty() for tensor in artifact.graph.arguments().outputs}
+    Executable(artifact.graph.arguments(), code.vmfb, place).run({**artifact.test_inputs(), **outputs})
+    for comparison in artifact.check({tensor.uid: array for tensor, array in outputs.items()}):
+        if not comparison.ok:
+            raise ExecutionError(f"saved code computes wrong results on {device}: {comparison}")
+    return f"saved, loaded and right, {size} bytes"
+
+
 def run_all(device: str) -> Iterator[tuple[str, str]]:
     """Runs every graph of `GRAPHS`: its name, and what was seen.
 
@@ -51,6 +81,13 @@ def run_all(device: str) -> Iterator[tuple[str, str]]:
             yield name, run(device, build_graph())
         except ExecutionError as error:
             raise ExecutionError(f"{name}: {error}") from error
+
+
+def emulate_all(emulator: Emulator, say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[str, Outcome]]:
+    """Runs every graph of `SMALL` emulated: its name, and what came of it. ``say`` is told what is begun."""
+    for name, build_graph in SMALL.items():
+        say(f"{emulator}: {name}: compiling and running")
+        yield name, emulator.examine(build_graph())
 
 
 def _layer(
@@ -74,14 +111,14 @@ def _layer(
     return g.validate()
 
 
-def _gradient(dtype: DataType, direction: str) -> Graph:
+def _gradient(dtype: DataType, direction: str, batch: int) -> Graph:
     g = Graph(direction, io_data_type=dtype, compute_data_type=DataType.FLOAT)
-    dy = g.tensor("dy", dim=(4, 32, 14, 14))
+    dy = g.tensor("dy", dim=(batch, 32, 14, 14))
     if direction == "dgrad":
         dx = g.conv_dgrad(dy, g.tensor("w", dim=(32, 16, 3, 3)), padding=1)
-        dx.set_output(True).set_dim((4, 16, 14, 14))
+        dx.set_output(True).set_dim((batch, 16, 14, 14))
     else:
-        dw = g.conv_wgrad(dy, g.tensor("x", dim=(4, 16, 14, 14)), padding=1)
+        dw = g.conv_wgrad(dy, g.tensor("x", dim=(batch, 16, 14, 14)), padding=1)
         dw.set_output(True).set_dim((32, 16, 3, 3))
     return g.validate()
 
@@ -97,9 +134,9 @@ def _product(dtype: DataType, *, transposed: bool, batch: int) -> Graph:
     return g.validate()
 
 
-def _attention(dtype: DataType, *, sink: bool) -> Graph:
+def _attention(dtype: DataType, batch: int, *, sink: bool) -> Graph:
     g = Graph("attention", io_data_type=dtype, compute_data_type=DataType.FLOAT)
-    q, k, v = (g.tensor(name, dim=(2, heads, 65, 64)) for name, heads in (("q", 4), ("k", 2), ("v", 2)))
+    q, k, v = (g.tensor(name, dim=(batch, heads, 65, 64)) for name, heads in (("q", 4), ("k", 2), ("v", 2)))
     token = g.tensor("sink", dim=(1, 4, 1, 1), data_type=DataType.FLOAT) if sink else None
     made = g.sdpa(q, k, v, attn_scale=0.125, causal_mask=not sink, sink_token=token)
     made.o.set_output(True)
@@ -116,29 +153,33 @@ def _norm(dtype: DataType) -> Graph:
     return g.validate()
 
 
-def _graphs() -> Iterator[tuple[str, Callable[[], Graph]]]:
+def _graphs(images: int, batch: int, sequences: int) -> Iterator[tuple[str, Callable[[], Graph]]]:
+    """The graphs, with so many images of convolutions, images of gradients, and sequences."""
     # Shapes of which some came out wrong on one kind of GPU or another, and what else uses matrix instructions.
     yield "conv+bias+ReLU FLOAT", quick
     for dtype in (DataType.FLOAT, *_HALVES):
         of = f" {dtype.name}"
-        yield f"conv 1x1+bias+ReLU{of}", lambda d=dtype: _layer(d, (16, 128, 14, 14), (64, 128, 1, 1))
+        yield f"conv 1x1+bias+ReLU{of}", lambda d=dtype: _layer(d, (images, 128, 14, 14), (64, 128, 1, 1))
         yield f"conv 1x1+bias+ReLU, 7x7 pixels{of}", lambda d=dtype: _layer(d, (2, 256, 7, 7), (128, 256, 1, 1))
         yield (
             f"conv 1x1+bias+add+ReLU, channels last{of}",
-            lambda d=dtype: _layer(d, (16, 64, 14, 14), (128, 64, 1, 1), layout="NHWC", add=True),
+            lambda d=dtype: _layer(d, (images, 64, 14, 14), (128, 64, 1, 1), layout="NHWC", add=True),
         )
         yield f"conv 3x3+bias+ReLU{of}", lambda d=dtype: _layer(d, (2, 32, 15, 15), (48, 32, 3, 3), padding=1)
         for direction in ("dgrad", "wgrad"):
-            yield f"{direction}{of}", lambda d=dtype, way=direction: _gradient(d, way)
+            yield f"{direction}{of}", lambda d=dtype, way=direction: _gradient(d, way, batch)
         for transposed in (False, True):
             name = f"product{', transposed' if transposed else ''}{of}"
             yield name, lambda d=dtype, t=transposed: _product(d, transposed=t, batch=1)
         yield f"batched products{of}", lambda d=dtype: _product(d, transposed=False, batch=3)
         yield f"layer norm{of}", lambda d=dtype: _norm(d)
     for dtype in _HALVES:
-        yield f"causal attention {dtype.name}", lambda d=dtype: _attention(d, sink=False)
-        yield f"attention with a sink {dtype.name}", lambda d=dtype: _attention(d, sink=True)
+        yield f"causal attention {dtype.name}", lambda d=dtype: _attention(d, sequences, sink=False)
+        yield f"attention with a sink {dtype.name}", lambda d=dtype: _attention(d, sequences, sink=True)
 
 
-GRAPHS = dict(_graphs())
+GRAPHS = dict(_graphs(16, 4, 2))
 """Name → what makes the graph."""
+
+SMALL = dict(_graphs(2, 2, 1))
+"""The same for an emulator. Two images, since one image's last element is the buffer's: what is read behind shows."""

@@ -1,6 +1,6 @@
-"""What is served, as tests saw it: ``docs/support.json``, and the table that the README shows of it.
+"""What is served, as tests saw it: ``docs/support.json``, the README's table, and the long ones of ``docs/support.md``.
 
-``make test-full`` writes the file. ``python -m fusilli_plugin.checks.support_matrix`` writes the README's table anew.
+``make test-full`` writes the file. ``python -m fusilli_plugin.checks.support_matrix`` writes the tables anew.
 """
 
 from __future__ import annotations
@@ -16,11 +16,28 @@ from typing import Any
 
 from graph_api import DataType, FusilliError
 
-__all__ = ["BEGIN", "END", "TARGETS", "Entry", "dumps", "loads", "main", "render", "with_table"]
+__all__ = ["BEGIN", "END", "TARGETS", "Entry", "dumps", "loads", "main", "page", "render", "with_table"]
 
 BEGIN, END = "<!-- support:begin -->", "<!-- support:end -->"
-TARGETS = {"cpu": "run, checked", "gfx90a": "compiled", "gfx942": "compiled", "gfx950": "compiled"}
+TARGETS = {"cpu": "run", "gfx90a": "emulated", "gfx942": "emulated", "gfx950": "emulated"}
 """Each target with what success means on it."""
+
+_WORDS = {"compiled": "not run", "declined": "declined", "failed": "failed"}
+_PAGE = """# What is served
+
+Written by `make test-full` from `docs/support.json`; the cases are those of `tests/cases`. A case is *right* if every
+element of its results is within its tolerance of the float64 reference: `cpu` ran it here, and for AMD chips the
+compiler's machine code was executed in the emulator (`docs/emulator.md`), with NaN in all memory that nobody has
+written, and nothing read outside the buffers. No case has run on AMD hardware.
+
+## By operation and data type
+
+{by_type}
+
+## Every case
+
+{by_case}
+"""
 
 _FORMAT = "fusilli-support"
 _VERSION = 1
@@ -36,8 +53,8 @@ class Entry:
         op: the operation that the case is about.
         dtype: data type of its first input.
         layout: of that input: ``packed``, ``channels-last`` or ``other``.
-        outcomes: target to ``right`` (ran, every element within its tolerance), ``compiled``, ``declined: RULE`` or
-            ``failed``; a target that was not tried is absent.
+        outcomes: target to ``right`` (ran, on AMD chips in the emulator, every element within its tolerance),
+            ``compiled: REASON`` (not run), ``declined: RULE`` or ``failed``; a target that was not tried is absent.
     """
 
     case: str
@@ -73,18 +90,40 @@ def loads(text: str) -> list[Entry]:
 
 
 def render(entries: Sequence[Entry]) -> str:
-    """The table in Markdown: served cases of all cases, by operation, data type and target."""
-    targets = [target for target in TARGETS if any(target in entry.outcomes for entry in entries)]
-    titles = ["operation", "data type", *(f"{target} ({TARGETS[target]})" for target in targets)]
-    lines = [_row(titles), _row(["---"] * len(titles))]
+    """The README's table in Markdown: right cases of all cases, by operation and target."""
+    targets = _targets(entries)
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.op, []).append(entry)
+    lines = _head(["operation", *(f"{target} ({TARGETS[target]})" for target in targets)])
+    for op in sorted(groups):
+        lines.append(_row([f"`{op}`", *(_cell(groups[op], target) for target in targets)]))
+    lines.append(_row(["**all**", *(f"{_cell(entries, target)}{_share(entries, target)}" for target in targets)]))
+    return "\n".join(lines) + "\n"
+
+
+def page(entries: Sequence[Entry]) -> str:
+    """``docs/support.md``: by operation and data type, then each case."""
+    targets = _targets(entries)
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
         groups.setdefault((entry.op, entry.dtype), []).append(entry)
+    by_type = _head(["operation", "data type", *targets])
     for op, dtype in sorted(groups, key=lambda key: (key[0], _DTYPES.index(key[1]))):
-        cells = [_cell(groups[op, dtype], target) for target in targets]
-        lines.append(_row([f"`{op}`", dtype, *cells]))
-    lines.append(_row(["**all**", "", *(f"{_cell(entries, target)}{_share(entries, target)}" for target in targets)]))
-    return "\n".join(lines) + "\n"
+        by_type.append(_row([f"`{op}`", dtype, *(_cell(groups[op, dtype], target) for target in targets)]))
+    by_case = _head(["case", "operation", "data type", "layout", *targets])
+    for entry in sorted(entries, key=lambda entry: entry.case):
+        outcomes = [entry.outcomes.get(target, "not tried") for target in targets]
+        by_case.append(_row([f"`{entry.case}`", f"`{entry.op}`", entry.dtype, entry.layout, *outcomes]))
+    return _PAGE.format(by_type="\n".join(by_type), by_case="\n".join(by_case))
+
+
+def _targets(entries: Sequence[Entry]) -> list[str]:
+    return [target for target in TARGETS if any(target in entry.outcomes for entry in entries)]
+
+
+def _head(titles: Sequence[str]) -> list[str]:
+    return [_row(titles), _row(["---"] * len(titles))]
 
 
 def with_table(readme: str, entries: Sequence[Entry]) -> str:
@@ -125,36 +164,39 @@ def _cell(entries: Iterable[Entry], target: str) -> str:
     counts = _counts(entries, target)
     if not counts:
         return "not tried"
-    served = counts["right"] + counts["compiled"]
-    faults = [f"{counts[kind]} {kind}" for kind in ("declined", "failed") if counts[kind]]
-    return ", ".join([f"{served}/{counts.total()}", *faults])
+    faults = [f"{counts[kind]} {word}" for kind, word in _WORDS.items() if counts[kind]]
+    return ", ".join([f"{counts['right']}/{counts.total()}", *faults])
 
 
 def _share(entries: Iterable[Entry], target: str) -> str:
     counts = _counts(entries, target)
-    return f" ({100 * (counts['right'] + counts['compiled']) // counts.total()} %)" if counts else ""
+    return f" ({100 * counts['right'] // counts.total()} %)" if counts else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the README's table from the file.
+    """Writes the tables from the file.
 
     Returns:
-        Exit code: 1 with ``--check`` if the README shows another table, or if a file is not what it should be.
+        Exit code: 1 with ``--check`` if the tables are other ones, or if a file is not what it should be.
     """
-    parser = argparse.ArgumentParser(prog="support_matrix", description="Write the README's table of what is served.")
+    parser = argparse.ArgumentParser(prog="support_matrix", description="Write the tables of what is served.")
     parser.add_argument("--support", type=Path, default=Path("docs/support.json"), help="default: %(default)s")
     parser.add_argument("--readme", type=Path, default=Path("README.md"), help="default: %(default)s")
+    parser.add_argument("--page", type=Path, default=Path("docs/support.md"), help="default: %(default)s")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the table is another one")
     given = parser.parse_args(arguments)
     try:
+        entries = loads(given.support.read_text(encoding="utf-8"))
         old = given.readme.read_text(encoding="utf-8")
-        new = with_table(old, loads(given.support.read_text(encoding="utf-8")))
+        new, new_page = with_table(old, entries), page(entries)
+        old_page = given.page.read_text(encoding="utf-8") if given.page.exists() else ""
     except (FusilliError, OSError) as error:
         print(f"support_matrix: {error}", file=sys.stderr)
         return 1
     if given.check:
-        return int(old != new)
+        return int((old, old_page) != (new, new_page))
     given.readme.write_text(new, encoding="utf-8")
+    given.page.write_text(new_page, encoding="utf-8")
     return 0
 
 

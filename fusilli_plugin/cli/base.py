@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich import box
@@ -21,6 +21,10 @@ from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.texts import json_printable, printable
 from hipdnn_backend.offload.overwriting import model_files, overwritten
 
+if TYPE_CHECKING:
+    from fusilli_plugin.emulator import Emulator
+    from iree_bridge import Options
+
 __all__ = [
     "Step",
     "command",
@@ -28,6 +32,8 @@ __all__ = [
     "device_option",
     "echo",
     "echo_text",
+    "emulate_option",
+    "emulator_for",
     "file_option",
     "graph_argument",
     "group",
@@ -99,6 +105,32 @@ device_option = click.option(
     metavar="D",
     help="cpu, hip, hip:1, cuda:0; default: FUSILLI_DEVICE, or hip. Nothing falls back to the CPU unasked.",
 )
+
+
+emulate_option = click.option(
+    "--emulate",
+    metavar="CHIP",
+    help="Run the code of gfx90a, gfx942 or gfx950 in an emulator instead: no GPU is needed, slowly.",
+)
+
+
+def emulator_for(chip: str | None, device: str | None, options: Options) -> Emulator | None:
+    """The emulator that ``--emulate`` asks for; None without it.
+
+    Raises:
+        click.UsageError: it and a device are asked for, or a chip that has no model.
+        ExecutionError: the emulator's core cannot be built.
+    """
+    if chip is None:
+        return None
+    if device is not None:
+        raise click.UsageError("--emulate and --device exclude each other")
+    from fusilli_plugin.emulator import CHIPS, Emulator
+    from iree_bridge import Target
+
+    if chip not in CHIPS:
+        raise click.UsageError(f"{chip!r} cannot be emulated; {', '.join(CHIPS)} can")
+    return Emulator(Target.parse(chip), options)
 
 
 def file_option(name: str, ending: str, help_text: str) -> Callable[[F], F]:

@@ -44,6 +44,7 @@ __all__ = ["explain"]
 @click.option("--preferred", metavar="ENGINE", help="As if the program preferred this engine (name or id).")
 @click.option("--dim", "dims", metavar="NAME=N", multiple=True, help="Models: size of a symbolic dim.")
 @click.option("--input", "bound", metavar="NAME=VALUE", multiple=True, help="Models: bind an input to a value.")
+@click.option("--all", "every_node", is_flag=True, help="Models: name the nodes without a graph, too.")
 @plugins_option
 @json_option
 @click.pass_context
@@ -55,6 +56,7 @@ def explain(
     preferred: str | None,
     dims: tuple[str, ...],
     bound: tuple[str, ...],
+    every_node: bool,
     plugins: tuple[Path, ...],
     as_json: bool,
 ) -> None:
@@ -66,7 +68,8 @@ def explain(
     has passed fusilli selftest, unless FUSILLI_CLAIM says which graphs to claim.
 
     Of a model (ONNX, .mlir) each node is told: in which graph it goes to which engine, or why it is no operation of
-    hipDNN's. Nothing is compiled.
+    hipDNN's. Nodes for which nothing runs, since they are computed beforehand for example, are counted; --all names
+    them, --json has them all. Nothing is compiled.
 
     Exit code 1 if no engine runs the graph, or a node of the model.
 
@@ -76,14 +79,17 @@ def explain(
       fusilli explain model.onnx --target gfx942 --dim batch=1
       fusilli explain graph.bin --device cpu --preferred MIOPEN_ENGINE --json
     """
+    if every_node and not is_model(graph_file):
+        raise click.UsageError("--all is for models, this is a graph")
     if is_model(graph_file):
         if preferred or plugins:
             raise click.UsageError("--preferred and --plugin are for graphs, this is a model")
         _exclude(device, target)
         chosen = device or Options.from_env().device
-        ctx.exit(
-            0 if explain_model(graph_file, device=chosen, target=target, dims=dims, bound=bound, as_json=as_json) else 1
+        served = explain_model(
+            graph_file, device=chosen, target=target, dims=dims, bound=bound, as_json=as_json, every_node=every_node
         )
+        ctx.exit(0 if served else 1)
     data = load_wire_graph(graph_file)
     graph = decode_graph(data)
     ours = _our_engine(device, target)

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fusilli_plugin.cli.base import print_json, print_table, printable, progress
+from fusilli_plugin.cli.base import echo, print_json, print_table, printable, progress
 from fusilli_plugin.cli.models import bound_inputs, dims_of, engines_on, targets_engines
 from hipdnn_backend.engine import Support
 from hipdnn_backend.offload.fates import Became
 from hipdnn_backend.onnx_op import OPERATOR
 
 if TYPE_CHECKING:
+    from hipdnn_backend.offload.fates import Fate
     from hipdnn_backend.offload.pipeline import Group, Partition, Unclaimed
 
 __all__ = ["explain_model"]
 
+_OPERATORS: Final = 6  # that are named in a row of the table
+
 
 def explain_model(
-    path: Path, *, device: str, target: str | None, dims: Sequence[str], bound: Sequence[str], as_json: bool
-) -> bool:
+    path: Path, *, device: str, target: str | None, dims: Sequence[str], bound: Sequence[str],
+    as_json: bool, every_node: bool = False,
+) -> bool:  # fmt: skip
     """Print which nodes become which graphs.
+
+    Args:
+        path: of the model.
+        device: where it would run.
+        target: what it would be compiled for, None for the device.
+        dims: ``--dim`` as given.
+        bound: ``--input`` as given.
+        as_json: print a document with all nodes.
+        every_node: name the nodes without a graph; otherwise they are counted.
 
     Returns:
         Whether an engine takes every node.
@@ -43,7 +58,7 @@ def explain_model(
         place = {"device": device} if target is None else {"target": target}
         print_json({"model": path.name} | place | _document(found))
     else:
-        _print(path, found)
+        _print(path, found, every_node)
     grouped = {node for group in found.groups for node in group.nodes}
     return all(each.node in grouped for each in found.unclaimed)
 
@@ -85,7 +100,7 @@ def _document(found: Partition) -> dict[str, Any]:
     }
 
 
-def _print(path: Path, found: Partition) -> None:
+def _print(path: Path, found: Partition, every_node: bool) -> None:
     rows = [
         (
             index,
@@ -111,18 +126,34 @@ def _print(path: Path, found: Partition) -> None:
                 for each in found.unclaimed
             ],
         )
-    _print_others(found)
+    _print_others(found, every_node)
 
 
-def _print_others(found: Partition) -> None:
+def _print_others(found: Partition, every_node: bool) -> None:
     """Prints what became of the nodes that are neither in a graph nor in the table of what nobody takes."""
-    nodes: dict[str, list[str]] = {}
+    others: dict[str, list[Fate]] = {}
     for fate in found.fates:
         if fate.became not in (Became.GRAPH, Became.UNCLAIMED):
-            nodes.setdefault(fate.words, []).append(fate.node)
-    if nodes:
-        rows = [(words, len(names), printable(", ".join(names))) for words, names in nodes.items()]
-        print_table(("what became of them", "nodes", "names"), rows, title="nodes without a graph")
+            others.setdefault(fate.words if every_node else replace(fate, into=()).words, []).append(fate)
+    if not others:
+        return
+    tell = _names if every_node else _operators
+    rows = [(words, len(each), printable(tell(each))) for words, each in others.items()]
+    columns = ("what became of them", "nodes", "names" if every_node else "operators")
+    print_table(columns, rows, title="nodes without a graph")
+    if not every_node:
+        echo("--all names them")
+
+
+def _names(nodes: Sequence[Fate]) -> str:
+    return ", ".join(fate.node for fate in nodes)
+
+
+def _operators(nodes: Sequence[Fate]) -> str:
+    """How many there are of each operator, the most frequent first."""
+    counts = Counter(fate.operator or "?" for fate in nodes).most_common()
+    shown = [f"{count} {operator}" for operator, count in counts[:_OPERATORS]]
+    return ", ".join(shown + ([f"and {len(counts) - _OPERATORS} more"] if len(counts) > _OPERATORS else []))
 
 
 def _form(group: Group) -> str:

@@ -11,7 +11,7 @@ from fusilli_plugin.importers.tensors import tensor_value
 from graph_api import DataType, Graph, NotSupportedError, TensorAttr
 from hipdnn_backend import wire
 
-__all__ = ["EXPORTERS", "IMPORTERS", "Reading", "export_graph", "import_graph"]
+__all__ = ["EXPORTERS", "IMPORTERS", "Reading", "export_graph", "import_graph", "unread_results"]
 
 # A family registers itself when its file is imported; a new family is a new file and nothing else.
 for _module in pkgutil.iter_modules(__path__):
@@ -19,8 +19,22 @@ for _module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{_module.name}")
 
 
+def unread_results(source: wire.WireGraph) -> frozenset[int]:
+    """Uids of virtual tensors that a node writes and none reads.
+
+    They can be meant as outputs: hipDNN's builders make every result virtual, and a variant pack may name one that
+    nobody has marked otherwise.
+    """
+    tables = [node.attributes for node in source.nodes if not isinstance(node.attributes, wire.UnknownAttributes)]
+    written = {uid for table in tables for _, uid in table.output_uids()}
+    read = {uid for table in tables for _, uid in table.input_uids()}
+    return frozenset(tensor.uid for tensor in source.tensors if tensor.virtual and tensor.uid in written - read)
+
+
 def import_graph(source: wire.WireGraph, reading: Reading | None = None) -> Graph:
     """The validated graph that a wire graph describes; uids stay, names where they are unique.
+
+    A graph without a non-virtual result has those as outputs that no node reads: they have nowhere else to go.
 
     Raises:
         GraphError: the graph breaks a rule of the graph API.
@@ -36,6 +50,10 @@ def import_graph(source: wire.WireGraph, reading: Reading | None = None) -> Grap
             name = type(table).__name__.removesuffix("Attributes")
             raise NotSupportedError(node.name, "operation", f"operation {name} is not served")
         add(scope, node, table)
+    results = [tensor for node in scope.graph.nodes for tensor in node.outputs.values()]
+    if all(tensor.is_virtual for tensor in results):
+        for uid in unread_results(source):
+            scope.tensor(uid).set_output()
     return scope.graph.validate()
 
 

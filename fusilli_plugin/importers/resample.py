@@ -30,6 +30,7 @@ def import_resample_fwd(scope: Scope, node: WireNode, table: ResampleFwdAttribut
         raise NotSupportedError(node.name, "mode", reason)
     if mode is ResampleMode.MAXPOOL and table.padding_mode == wire.PaddingMode.PADDING_NOT_SET:
         raise NotSupportedError(node.name, "mode", "MAXPOOL without a padding mode")
+    is_max = mode is ResampleMode.MAXPOOL
     attributes = ResampleAttributes(
         mode=mode,
         padding_mode=padding,
@@ -37,7 +38,8 @@ def import_resample_fwd(scope: Scope, node: WireNode, table: ResampleFwdAttribut
         post_padding=table.post_padding,
         stride=table.stride,
         window=table.window,
-        generate_index=bool(table.generate_index) or table.index_tensor_uid is not None,
+        # Front ends make an index for maxima alone, and leave the flag of an average unread.
+        generate_index=table.index_tensor_uid is not None or (bool(table.generate_index) and is_max),
     )
     outputs = {"y": table.y_tensor_uid, "index": table.index_tensor_uid}
     scope.add(node, ResampleFwdNode, {"x": table.x_tensor_uid}, outputs, attributes)

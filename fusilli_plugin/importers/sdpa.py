@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from fusilli_plugin.importers.registry import Scope, export_data_type, exporter, importer
 from fusilli_plugin.importers.tensors import data_type
-from graph_api import NotSupportedError, TensorAttr
+from graph_api import DataType, NotSupportedError, TensorAttr
 from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaAttributes, SdpaNode
 from hipdnn_backend import wire
 from hipdnn_backend.wire import WireNode
@@ -21,6 +24,13 @@ _PLAIN = (
 """Attributes of equal name and meaning on both sides."""
 
 
+# Our own reading, a sliding window, is neither of these: such graphs are written in the newer spelling.
+_FLAG_AND_BOUND = (
+    "older versions of hipDNN drop the bound, the newest refuses the pair; write right_bound 0 and the alignment in "
+    "place of the flag"
+)
+
+
 @importer(wire.SdpaAttributes)
 def import_sdpa(scope: Scope, node: WireNode, table: wire.SdpaAttributes) -> None:
     """Adds an SdpaNode; what no target serves is imported all the same, so that the decline says what it is."""
@@ -29,16 +39,33 @@ def import_sdpa(scope: Scope, node: WireNode, table: wire.SdpaAttributes) -> Non
     if alignment is None or implementation is None:
         reason = f"alignment {table.diagonal_alignment.name}, implementation {table.implementation.name}: not known"
         raise NotSupportedError(node.name, "attributes", reason)
+    flagged = table.causal_mask or table.causal_mask_bottom_right
+    if flagged and table.left_bound is not None and table.left_bound >= 0:
+        reason = f"a causal flag beside left_bound {table.left_bound}: {_FLAG_AND_BOUND}"
+        raise NotSupportedError(node.name, "window", reason)
+    plain = {name: getattr(table, name) for name in _PLAIN}
+    plain["attn_scale_value"] = _scale(scope, table)
     attributes = SdpaAttributes(
         generate_stats=bool(table.generate_stats) or table.stats_tensor_uid is not None,
         diagonal_alignment=alignment,
         implementation=implementation,
         mma_core_mode=data_type(table.mma_core_mode, scope.reading, "mma_core_mode"),
-        **{name: getattr(table, name) for name in _PLAIN},
+        **plain,
     )
     inputs = {port: getattr(table, f"{port}_tensor_uid") for port in SdpaNode.input_ports}
     outputs = {port: getattr(table, f"{port}_tensor_uid") for port in SdpaNode.output_ports}
     scope.add(node, SdpaNode, inputs, outputs, attributes)
+
+
+def _scale(scope: Scope, table: wire.SdpaAttributes) -> float | None:
+    """The factor as a number, None for that of the head size: the same graph, spelled out or not, is the same code."""
+    value = table.attn_scale_value
+    if table.scale_tensor_uid is not None:
+        return value
+    if value is None:
+        return 1.0 if scope.reading.attention_scale_one else None
+    sizes = scope.wire_tensor(table.q_tensor_uid).dims
+    return None if sizes and sizes[-1] > 0 and value == np.float32(1.0 / math.sqrt(sizes[-1])) else value
 
 
 @exporter(SdpaNode)
@@ -46,6 +73,8 @@ def export_sdpa(node: SdpaNode, uid: Callable[[TensorAttr], int]) -> wire.Attrib
     """The table of an SdpaNode."""
     a = node.attributes
     fields: dict[str, Any] = {name: getattr(a, name) for name in _PLAIN}
+    if fields["attn_scale_value"] is None and "scale" not in node.inputs:
+        fields["attn_scale_value"] = _spelled_out(node)
     fields |= {f"{port}_tensor_uid": uid(tensor) for port, tensor in (node.inputs | node.outputs).items()}
     return wire.SdpaAttributes(
         generate_stats=a.generate_stats,
@@ -54,3 +83,10 @@ def export_sdpa(node: SdpaNode, uid: Callable[[TensorAttr], int]) -> wire.Attrib
         mma_core_mode=wire.DataType.UNSET if a.mma_core_mode is None else export_data_type(a.mma_core_mode),
         **fields,
     )
+
+
+def _spelled_out(node: SdpaNode) -> float | None:
+    """The scale of a node that has none, for readers who take that for 1; None where 32 bits would round it further."""
+    scale = node.constant_scale
+    exact = scale is None or node.compute is not DataType.DOUBLE or float(np.float32(scale)) == scale
+    return scale if exact else None

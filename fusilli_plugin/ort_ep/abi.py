@@ -52,6 +52,13 @@ class AttributeType(IntEnum):
 
 # name -> slot and arguments; all of them return a status
 _STATUS: Final[dict[str, tuple[int, str]]] = {
+    "CreateEnv": (3, "int, char *, void **"),
+    "CreateSessionFromArray": (8, "void *, void *, size_t, void *, void **"),
+    "Run": (9, "void *, void *, char **, void **, size_t, char **, size_t, void **"),
+    "CreateSessionOptions": (10, "void **"),
+    "SetSessionLogSeverityLevel": (22, "void *, int"),
+    "SetIntraOpNumThreads": (24, "void *, int"),
+    "CreateTensorWithDataAsOrtValue": (49, "void *, void *, size_t, int64_t *, size_t, int, void **"),
     "GetTensorMutableData": (51, "void *, void **"),
     "CastTypeInfoToTensorInfo": (55, "void *, void **"),
     "GetTensorElementType": (60, "void *, int *"),
@@ -59,6 +66,8 @@ _STATUS: Final[dict[str, tuple[int, str]]] = {
     "GetDimensions": (62, "void *, int64_t *, size_t"),
     "GetSymbolicDimensions": (63, "void *, char **, size_t"),
     "GetTensorTypeAndShape": (65, "void *, void **"),
+    "CreateCpuMemoryInfo": (69, "int, int, void **"),
+    "AddSessionConfigEntry": (130, "void *, char *, char *"),
     "CreateOpAttr": (211, "char *, void *, int, int, void **"),
     "Logger_LogMessage": (247, "void *, int, char *, char *, int, char *"),
     "Logger_GetLoggingSeverityLevel": (248, "void *, int *"),
@@ -98,6 +107,7 @@ _STATUS: Final[dict[str, tuple[int, str]]] = {
     "OpAttr_GetType": (363, "void *, int *"),
     "OpAttr_GetName": (364, "void *, char **"),
     "Node_GetNumSubgraphs": (365, "void *, size_t *"),
+    "Node_GetSubgraphs": (366, "void *, void **, size_t, char **"),
     "Node_GetEpName": (368, "void *, char **"),
     "GetTensorData": (378, "void *, void **"),
     "GetSessionOptionsConfigEntries": (379, "void *, void **"),
@@ -105,10 +115,13 @@ _STATUS: Final[dict[str, tuple[int, str]]] = {
 # functions that return something else: slot, whole type
 _PLAIN: Final[dict[str, tuple[int, str]]] = {
     "GetErrorMessage": (2, "char *(*)(void *)"),
+    "ReleaseEnv": (92, "void (*)(void *)"),
     "ReleaseStatus": (93, "void (*)(void *)"),
     "ReleaseMemoryInfo": (94, "void (*)(void *)"),
+    "ReleaseSession": (95, "void (*)(void *)"),
     "ReleaseValue": (96, "void (*)(void *)"),
     "ReleaseTensorTypeAndShapeInfo": (99, "void (*)(void *)"),
+    "ReleaseSessionOptions": (100, "void (*)(void *)"),
     "ReleaseOpAttr": (212, "void (*)(void *)"),
     "GetModelEditorApi": (291, "void *(*)(void)"),
     "CreateKeyValuePairs": (295, "void (*)(void **)"),
@@ -220,6 +233,17 @@ class Api:
         if number:
             self.call(get, owner, out, number)
         return list(out[0:number])
+
+    def dims(self, value: Any) -> tuple[int, ...]:
+        """The extents of an OrtValue that is a tensor."""
+        info = self.get("GetTensorTypeAndShape", "void *", value)
+        try:
+            rank = self.get("GetDimensionsCount", "size_t", info)
+            out: Any = ffi.new("int64_t[]", max(rank, 1))
+            self.call("GetDimensions", info, out, rank)
+        finally:
+            self.plain("ReleaseTensorTypeAndShapeInfo", info)
+        return tuple(out[0:rank])
 
     def pairs(self, pairs: Any) -> dict[str, str]:
         """The entries of an OrtKeyValuePairs; of none if it is NULL."""

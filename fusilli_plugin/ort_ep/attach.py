@@ -7,6 +7,7 @@ INVALID_ARGUMENT for what a user can mend.
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,9 +17,10 @@ from fusilli_plugin._link import ffi
 from fusilli_plugin.abi import HandleTable, error_text
 from fusilli_plugin.ort_ep import devices, log, memory
 from fusilli_plugin.ort_ep.abi import Api, ErrorCode, OrtError, pointers, string
-from fusilli_plugin.ort_ep.nodes import CompiledNode
+from fusilli_plugin.ort_ep.nodes import Call, CompiledNode
 from fusilli_plugin.ort_ep.options import OptionError
 from fusilli_plugin.ort_ep.provider import Provider
+from fusilli_plugin.ort_ep.threads import asked_threads
 from fusilli_plugin.texts import host_text
 from graph_api import FusilliError, GraphError, NotSupportedError
 from hipdnn_backend.errors import EngineError
@@ -47,6 +49,19 @@ def attach(table: int) -> None:
         bridge = Bridge(link)
         _attached.extend([link, bridge, *bridge.fill()])
         link.attached = 1
+
+
+class _StatusError(Exception):
+    """ONNX Runtime could not make the outputs of a group; its status tells why."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("the outputs could not be made")
+        self.status = status
+
+
+def _numbers(raw: bytes) -> tuple[int, ...]:
+    """Addresses as C has them."""
+    return struct.unpack(f"{len(raw) // 8}Q", raw)
 
 
 class Bridge:
@@ -155,7 +170,8 @@ class Bridge:
             entries = api.pairs(handle)
         finally:
             api.plain("ReleaseKeyValuePairs", handle)
-        out[0] = self._providers.add(Provider(api, runtime, chosen, entries))
+        threads = asked_threads(api, ffi.cast("void *", options))
+        out[0] = self._providers.add(Provider(api, runtime, chosen, entries, threads))
 
     def release_ep(self, number: int) -> None:
         """A session is gone."""
@@ -227,24 +243,54 @@ class Bridge:
         This and the next one are taken for each group of each run, so they do their own error handling.
         """
         nodes, unpack, make_outputs, failed = self._compiled, ffi.unpack, self._link.make_outputs, self._node_failed
+        elsewhere = self._elsewhere
 
         def compute(number: int, call: int, addresses: Any, stream: int, dims: Any, length: int) -> int:
             try:
                 node = nodes[number]
+                shapes = ffi.buffer(dims, 8 * length)[:] if length else b""
+                plan = node.plan_for(shapes) if length else node.plan
+                if plan is None:
+                    return elsewhere(node, shapes, call, addresses, stream, length > 0)
                 if length:
-                    plan = node.plan_for(ffi.buffer(dims, 8 * length)[:])
                     status = make_outputs(call, plan.output_shapes)
                     if status:
                         return status
-                else:
-                    plan = node.plan
                 raw: Any = unpack(addresses, node.nbytes)
-                plan.run(raw, stream)
+                try:
+                    plan.run(raw, stream)
+                except Exception as error:
+                    if not node.gives_way(shapes, error):
+                        raise
+                    return elsewhere(node, shapes, call, addresses, stream, False)
             except BaseException as error:
                 return failed(number, error)
             return 0
 
         return compute
+
+    def _elsewhere(self, node: CompiledNode, shapes: bytes, call: int, addresses: Any, stream: int, makes: bool) -> int:
+        """Run a group in ONNX Runtime's kernels; ``makes``: its outputs are not there yet."""
+        made: list[int] = []
+
+        def raw() -> bytes:
+            data: Any = ffi.unpack(addresses, node.nbytes)
+            return data
+
+        def outputs(dims: Any) -> bytes:
+            if makes and not made:
+                status = self._link.make_outputs(call, dims)
+                if status:
+                    raise _StatusError(status)
+                made.append(1)
+            return raw()
+
+        tensors = Call(_numbers(raw())[: len(node.inputs)], lambda dims: _numbers(outputs(dims)), outputs)
+        try:
+            node.run_elsewhere(shapes, tensors, stream)
+        except _StatusError as error:
+            return error.status
+        return 0
 
     def _launcher(self) -> Callable[[int], int]:
         """The function that runs a compiled group on its stage in a thread that is in Python for the first time."""

@@ -17,7 +17,22 @@ from onnx import helper
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep.abi import Api, AttributeType, OrtError, string
 
-__all__ = ["Dim", "Graph", "Node", "Value", "attributes_of", "boundary", "model_of", "node_name", "read", "values_of"]
+__all__ = [
+    "Dim",
+    "Graph",
+    "Node",
+    "Value",
+    "attributes_of",
+    "boundary",
+    "model_of",
+    "node_name",
+    "node_proto",
+    "opset_imports",
+    "read",
+    "read_by",
+    "tensor_proto",
+    "values_of",
+]
 
 Dim = int | str | None
 """An extent, the name of one, or nothing known."""
@@ -69,6 +84,7 @@ class Node:
         inputs: names, "" where an optional one is missing.
         hidden: names of values that only its subgraphs use.
         has_subgraphs: it is an If, a Loop or alike.
+        bodies: attribute → names of what that body gives.
     """
 
     index: int
@@ -81,6 +97,7 @@ class Node:
     outputs: tuple[str, ...]
     hidden: tuple[str, ...]
     has_subgraphs: bool
+    bodies: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def label(self) -> str:
@@ -100,6 +117,8 @@ class Graph:
         opsets: domain → version.
         is_nested: the graph is the body of a node.
         parent: type of that node, "" if ONNX Runtime does not tell.
+        parent_outputs: names of what that node gives.
+        bodies: index of a node → attribute → that body, where they can be shown to the engines; see `Bodies`.
     """
 
     api: Api
@@ -112,8 +131,10 @@ class Graph:
     opsets: Mapping[str, int]
     is_nested: bool
     parent: str = ""
+    parent_outputs: tuple[str, ...] = ()
     model_path: str = ""
     consumers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bodies: dict[int, Mapping[str, onnx.GraphProto]] = field(default_factory=dict)
 
 
 def node_name(index: int) -> str:
@@ -184,6 +205,7 @@ def read(api: Api, handle: Any) -> Graph:
                 outputs=reader.names(api.objects("Node_GetNumOutputs", "Node_GetOutputs", node)),
                 hidden=reader.names(api.objects("Node_GetNumImplicitInputs", "Node_GetImplicitInputs", node)),
                 has_subgraphs=api.get("Node_GetNumSubgraphs", "size_t", node) > 0,
+                bodies=_bodies(api, node),
             )
         )
     parent = api.get("Graph_GetParentNode", "void *", handle)
@@ -198,8 +220,30 @@ def read(api: Api, handle: Any) -> Graph:
         opsets=_opsets(api, handle),
         is_nested=parent != ffi.NULL or _captures(nodes, reader, inputs),
         parent=api.text("Node_GetOperatorType", parent) if parent != ffi.NULL else "",
+        parent_outputs=_Reader(api).names(api.objects("Node_GetNumOutputs", "Node_GetOutputs", parent))
+        if parent != ffi.NULL
+        else (),
         model_path=api.text("Graph_GetModelPath", handle),
         consumers=_consumers(nodes),
+    )
+
+
+def _bodies(api: Api, node: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    count = api.get("Node_GetNumSubgraphs", "size_t", node)
+    if not count:
+        return ()
+    graphs: Any = ffi.new("void *[]", count)
+    names: Any = ffi.new("char *[]", count)
+    api.call("Node_GetSubgraphs", node, graphs, count, names)
+    return tuple(
+        (
+            string(names[i]),
+            tuple(
+                api.text("GetValueInfoName", each)
+                for each in api.objects("Graph_GetNumOutputs", "Graph_GetOutputs", graphs[i])
+            ),
+        )
+        for i in range(count)
     )
 
 
@@ -232,13 +276,21 @@ def values_of(api: Api, node: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return inputs, reader.names(api.objects("Node_GetNumOutputs", "Node_GetOutputs", node))
 
 
+def read_by(graph: Graph, node: Node) -> tuple[str, ...]:
+    """What a node reads, by itself or in the bodies that it is shown with; "" for what is missing."""
+    return (*node.inputs, *node.hidden) if node.index in graph.bodies else node.inputs
+
+
 def boundary(graph: Graph, indices: Iterable[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of what some nodes read from and what they give to the rest of the graph, constants not counted."""
     chosen = set(indices)
     nodes = [graph.nodes[index] for index in sorted(chosen)]
     made = {name for node in nodes for name in node.outputs if name}
     inputs = dict.fromkeys(
-        name for node in nodes for name in node.inputs if name and name not in made and name not in graph.constants
+        name
+        for node in nodes
+        for name in read_by(graph, node)
+        if name and name not in made and name not in graph.constants
     )
     used_outside = set(graph.outputs) | {
         name for name in made if any(index not in chosen for index in graph.consumers.get(name, ()))
@@ -252,7 +304,7 @@ def model_of(
     indices: Iterable[int],
     inputs: Sequence[str],
     outputs: Sequence[str],
-    dims: Mapping[str, Sequence[int]],
+    dims: Mapping[str, Sequence[int | None]],
 ) -> onnx.ModelProto:
     """A model of some nodes, with the constants they use.
 
@@ -261,7 +313,7 @@ def model_of(
         indices: of the nodes.
         inputs: names of the model's inputs.
         outputs: names of its outputs.
-        dims: extents of each input.
+        dims: extents of each input, None where they are not known.
 
     Raises:
         OrtError: ONNX Runtime cannot tell an attribute or a constant.
@@ -270,23 +322,28 @@ def model_of(
     constants = dict.fromkeys(name for node in nodes for name in node.inputs if name in graph.constants)
     # an output that no node makes is a constant that goes through
     made = helper.make_graph(
-        [_node_proto(graph.api, node) for node in nodes],
+        [node_proto(graph, node) for node in nodes],
         graph.name or "graph",
         [_value_proto(graph.values[name], dims[name]) for name in inputs],
         [_output_proto(graph.values[name]) for name in outputs],
-        [_tensor_proto(graph.api, name, graph.constants[name]) for name in constants],
+        [tensor_proto(graph.api, name, graph.constants[name]) for name in constants],
     )
-    used = {node.domain for node in made.node} | {""}
-    opsets = [
-        helper.make_opsetid(domain, version)
-        for domain, version in sorted({_OF_MICROSOFT: 1, **graph.opsets}.items())
-        if domain in used
-    ]
+    opsets = opset_imports(graph, made.node)
     version = max(_LEAST_IR, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
     return helper.make_model(made, opset_imports=opsets, ir_version=version, producer_name="fusilli-plugin")
 
 
-def _value_proto(value: Value, dims: Sequence[int]) -> onnx.ValueInfoProto:
+def opset_imports(graph: Graph, nodes: Iterable[onnx.NodeProto]) -> list[onnx.OperatorSetIdProto]:
+    """The versions of the domains that some nodes are of."""
+    used = {node.domain for node in nodes} | {""}
+    return [
+        helper.make_opsetid(domain, version)
+        for domain, version in sorted({_OF_MICROSOFT: 1, **graph.opsets}.items())
+        if domain in used
+    ]
+
+
+def _value_proto(value: Value, dims: Sequence[int | None]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(value.name, value.dtype, list(dims))
 
 
@@ -295,7 +352,7 @@ def _output_proto(value: Value) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(value.name, value.dtype, value.dims if value.is_static else None)
 
 
-def _tensor_proto(api: Api, name: str, handle: Any) -> onnx.TensorProto:
+def tensor_proto(api: Api, name: str, handle: Any) -> onnx.TensorProto:
     """A copy of an OrtValue in host memory."""
     info = api.get("GetTensorTypeAndShape", "void *", handle)
     try:
@@ -317,11 +374,26 @@ def attributes_of(api: Api, node: Node) -> dict[str, Any]:
     Raises:
         OrtError: ONNX Runtime cannot tell.
     """
-    proto = _node_proto(api, node)
+    proto = _plain_proto(api, node)
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute}
 
 
-def _node_proto(api: Api, node: Node) -> onnx.NodeProto:
+def node_proto(graph: Graph, node: Node) -> onnx.NodeProto:
+    """A node of a graph, called `node_name`.
+
+    Raises:
+        OrtError: ONNX Runtime cannot tell an attribute, or the node has a body that is not known.
+    """
+    bodies = graph.bodies.get(node.index, {})
+    if len(bodies) != len(node.bodies):
+        raise OrtError(f"{node.label} has bodies that are not known")
+    proto = _plain_proto(graph.api, node)
+    proto.attribute.extend(helper.make_attribute(name, body) for name, body in bodies.items())
+    return proto
+
+
+def _plain_proto(api: Api, node: Node) -> onnx.NodeProto:
+    """A node without its bodies."""
     attributes = (
         _attribute_proto(api, attribute)
         for attribute in api.objects("Node_GetNumAttributes", "Node_GetAttributes", node.handle)
@@ -347,14 +419,12 @@ def _without_end(names: Sequence[str]) -> list[str]:
 def _attribute_proto(api: Api, handle: Any) -> onnx.AttributeProto | None:
     name = api.text("OpAttr_GetName", handle)
     kind = AttributeType(api.get("OpAttr_GetType", "int", handle))
-    if kind is AttributeType.UNDEFINED:
+    if kind in (AttributeType.UNDEFINED, AttributeType.GRAPH):
         return None
-    if kind is AttributeType.GRAPH:
-        raise OrtError(f"attribute '{name}' is a graph")
     if kind is AttributeType.TENSOR:
         value = api.get("OpAttr_GetTensorAttributeAsOrtValue", "void *", handle)
         try:
-            return helper.make_attribute(name, _tensor_proto(api, "", value))
+            return helper.make_attribute(name, tensor_proto(api, "", value))
         finally:
             api.plain("ReleaseValue", value)
     data = _attribute_bytes(api, handle, kind)

@@ -6,201 +6,82 @@ import logging
 import struct
 import threading
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
 import onnx
+from onnx import helper
 
 from fusilli_plugin._link import ffi
+from fusilli_plugin.ort_ep.abi import Api, OrtError
+from fusilli_plugin.ort_ep.background import background
 from fusilli_plugin.ort_ep.graphs import Value
-from fusilli_plugin.ort_ep.memory import gpu, on_stream_release
+from fusilli_plugin.ort_ep.kernels import Kernels, Places, Result, StoredModel
+from fusilli_plugin.ort_ep.memory import on_stream_release
 from fusilli_plugin.ort_ep.offloading import Compiled
+from fusilli_plugin.ort_ep.plans import Dims, ShapePlan, numbers_of
 from graph_api import FusilliError
-from hipdnn_backend.device import HostMemory, Memory
-from hipdnn_backend.interpreter import Bound, Prepared, prepare
-from hipdnn_backend.offload.program import Program
 from iree_bridge import Device
-from iree_bridge._locks import fork_safe_lock
 
-__all__ = ["CompiledNode", "NodeError", "ShapePlan"]
+__all__ = ["Call", "CompiledNode", "NodeError", "Policy", "ShapePlan"]
 
 _LOG: Final = logging.getLogger(__name__)
-_SLOW: Final = 1.0  # seconds of a compilation that a user should hear of
-_MAX_BOUND: Final = 16
-_MAX_STAGED: Final = 256 << 10  # bytes of all inputs and outputs
-_MAX_STAGED_IN_C: Final = 32 << 10  # what is copied in less time than Python needs to look at the addresses
-
-Dims = tuple[tuple[int, ...], ...]
+_SLOW: Final = 1.0  # seconds of a compilation that a user should hear of, once
+_MAX_FAILED: Final = 1024  # shapes without code that are remembered
+_OFTEN: Final = 3  # runs of a shape after which it is worth the place of another
 
 
 class NodeError(FusilliError):
     """A compiled group failed while it ran; the message names its nodes."""
 
 
-def _numbers(shapes: Dims) -> list[int]:
-    """Rank and dims of each, as C has them."""
-    return [number for dims in shapes for number in (len(dims), *dims)]
-
-
-def _shortest(bound: Bound) -> Callable[[], None]:
-    """The same as ``bound``, without a loop around a single call."""
-    return bound.calls[0] if len(bound.calls) == 1 else bound
-
-
-def _argument_sizes(program: Program) -> list[int]:
-    """Bytes of each input, then of each output."""
-    named = (*program.inputs, *program.outputs)
-    return [program.buffers[program.views[each.view].buffer].nbytes for each in named]
-
-
-class _Stage:
-    """Host memory for a program's arguments, which tensors are copied to and from.
+@dataclass(frozen=True)
+class Policy:
+    """What a group does with shapes.
 
     Attributes:
-        addresses: of the inputs, then of the outputs.
-        table: an address and a number of bytes for each of them, for C.
+        max_shapes: for how many input shapes plans are kept.
+        strict: what fails is an error; otherwise ONNX Runtime's kernels run the group.
+        wait: runs of new shapes wait until they are compiled; otherwise ONNX Runtime's kernels run the group meanwhile.
+        threads: of those kernels, 0 for as many as ONNX Runtime likes.
     """
 
-    def __init__(self, program: Program) -> None:
-        memory = HostMemory()
-        sizes = _argument_sizes(program)
-        self._buffers = [memory.allocate(size) for size in sizes]
-        self.addresses = [buffer.address for buffer in self._buffers]
-        pairs = list(zip(self.addresses, sizes, strict=True))
-        self.table: Any = ffi.new("uint64_t[]", [number for pair in pairs for number in pair])
-        split = len(program.inputs)
-        places: list[tuple[Any, int]] = [(ffi.cast("char *", address), size) for address, size in pairs]
-        self._inputs, self._outputs = places[:split], places[split:]
-
-    def run(self, call: Callable[[], None], addresses: Sequence[int]) -> None:
-        """Run a call that is bound to this memory on tensors elsewhere."""
-        copy: Any = ffi.memmove
-        for (place, size), address in zip(self._inputs, addresses, strict=False):
-            copy(place, ffi.cast("char *", address), size)
-        call()
-        for (place, size), address in zip(self._outputs, addresses[len(self._inputs) :], strict=True):
-            copy(ffi.cast("char *", address), place, size)
+    max_shapes: int = 8
+    strict: bool = False
+    wait: bool = False
+    threads: int = 0
 
 
-class ShapePlan:
-    """A group compiled for one set of input shapes, on one device.
+class Call:
+    """The tensors of one run.
 
-    Calls may come from several threads. On the host one runs at a time, since they share the arena; on a GPU each
-    stream has memory of its own.
-
-    Attributes:
-        output_shapes: rank and dims of each output, for C.
-        stage: memory that C copies small tensors to and from, see ``shim/ort_link.h``; NULL if they are not small.
+    Args:
+        inputs: their addresses.
+        places: makes the outputs of the given dims (rank and dims of each, for C), or finds them made; the addresses of
+            the inputs, then of the outputs.
+        outputs: the same as C has them.
     """
 
-    def __init__(self, compiled: Compiled, device: Device) -> None:
-        self._compiled = compiled
-        self._device = device
-        self._lock = fork_safe_lock()
-        self._prepared: dict[int, Prepared] = {}
-        self._bound: dict[tuple[bytes, int], Callable[[], None]] = {}
-        self._count = len(compiled.program.inputs) + len(compiled.program.outputs)
-        self._nbytes = sum(_argument_sizes(compiled.program))
-        self._unpack = struct.Struct(f"{self._count}Q").unpack
-        self._stage: tuple[_Stage, Callable[[], None]] | None = None
-        self._last = b""
-        self.output_shapes: Any = ffi.new("int64_t[]", _numbers(compiled.outputs) or [0])
-        in_c = not device.is_gpu and self._nbytes <= _MAX_STAGED_IN_C
-        self._stage_of_c = _Stage(compiled.program) if in_c else None
-        self.stage: Any = self._stage_of_c.table if self._stage_of_c else ffi.NULL
-
-    def launcher(self) -> Callable[[], None]:
-        """What runs the plan on `stage`, which there has to be; by one thread at a time.
-
-        Raises:
-            EngineError: the code cannot be loaded.
-        """
-        assert self._stage_of_c is not None, "C launches only what has a stage"
-        call = _shortest(self._prepare(0).bind(self._stage_of_c.addresses))
-        if not self._compiled.program.arena:
-            return call  # it shares no memory with `run`
-        lock = self._lock
-
-        def launch() -> None:
-            with lock:
-                call()
-
-        return launch
-
-    def run(self, addresses: bytes, stream: int) -> None:
-        """Run on the tensors at some addresses.
-
-        Args:
-            addresses: those of the inputs, then of the outputs, as C has them.
-            stream: HIP's handle, 0 on the host.
-
-        Raises:
-            EngineError: a graph failed.
-        """
-        with self._lock:
-            call = self._bound.get((addresses, stream))
-            if call is None:
-                call = self._first(addresses, stream)
-            call()
-
-    def _first(self, addresses: bytes, stream: int) -> Callable[[], None]:
-        """What runs on addresses that were not bound yet.
-
-        To bind takes as long as to copy hundreds of kilobytes, and a caller that makes new arrays for each run never
-        comes back to an address. So small tensors are copied to and from memory that stays bound, until addresses are
-        met twice in a row.
-        """
-        if self._device.is_gpu or self._nbytes > _MAX_STAGED:
-            return self._bind(addresses, stream)
-        if addresses == self._last:
-            return self._bind(addresses, stream)
-        self._last = addresses
-        if self._stage is None:
-            stage = _Stage(self._compiled.program)
-            self._stage = stage, _shortest(self._prepare(stream).bind(stage.addresses))
-        stage, call = self._stage
-        return partial(stage.run, call, self._unpack(addresses))
-
-    def _bind(self, addresses: bytes, stream: int) -> Callable[[], None]:
-        call = _shortest(self._prepare(stream).bind(self._unpack(addresses)))
-        if len(self._bound) >= _MAX_BOUND:
-            del self._bound[next(iter(self._bound))]
-        self._bound[addresses, stream] = call
-        return call
-
-    def _prepare(self, stream: int) -> Prepared:
-        prepared = self._prepared.get(stream)
-        if prepared is None:
-            compiled = self._compiled
-            memory: Memory = gpu(self._device.index) if self._device.is_gpu else HostMemory()
-            prepared = prepare(
-                compiled.program, compiled.plans, memory, compiled.constants, stream=stream, origins=compiled.origins
-            )
-            self._prepared[stream] = prepared
-        return prepared
-
-    def forget_stream(self, stream: int) -> None:
-        """A stream is destroyed: free what was allocated for it."""
-        with self._lock:
-            self._bound = {key: call for key, call in self._bound.items() if key[1] != stream}
-            self._stage = None
-            prepared = self._prepared.pop(stream, None)
-        if prepared is not None:
-            prepared.close()
-
-    def close(self) -> None:
-        """Free the memory; the plans are shared and stay."""
-        for stream in list(self._prepared):
-            self.forget_stream(stream)
+    def __init__(
+        self,
+        inputs: Sequence[int],
+        places: Callable[[Any], Sequence[int]],
+        outputs: Callable[[Any], bytes] | None = None,
+    ) -> None:
+        self.inputs = inputs
+        self.places = places
+        self.outputs = outputs or (lambda shapes: _packed(places(shapes)))
 
 
 class CompiledNode:
     """A group of nodes that ONNX Runtime runs as one.
 
     Args:
-        runtime: number of the ONNX Runtime.
+        api: functions of the ONNX Runtime.
+        runtime: its number.
         name: that ONNX Runtime gave it.
         labels: of the nodes in it.
         inputs: in ONNX Runtime's order.
@@ -209,20 +90,24 @@ class CompiledNode:
         compiled: the group for the shapes that it has, if it needs no compiling.
         device: where it runs.
         compile_: compiles a model with static shapes.
-        max_shapes: for how many input shapes plans are kept.
+        policy: see there.
+        late: it is compiled when it first runs, though its shapes are known.
 
     Attributes:
         stage: as for `ShapePlan`, if the shapes are known.
         launch: runs the group on ``stage``, if there is one.
+        specialisations: how often it was compiled for shapes.
+        elsewhere: dims of the inputs → why ONNX Runtime's kernels run them.
 
     Raises:
         OffloadError, EngineError: compiling or loading failed.
     """
 
     def __init__(
-        self, *, runtime: int, name: str, labels: Sequence[str], inputs: Sequence[Value], outputs: Sequence[Value],
-        model: onnx.ModelProto | None, device: Device, compile_: Callable[[onnx.ModelProto], Compiled],
-        max_shapes: int, compiled: Compiled | None = None,
+        self, *, api: Api, runtime: int, name: str, labels: Sequence[str], inputs: Sequence[Value],
+        outputs: Sequence[Value], model: onnx.ModelProto | None, device: Device,
+        compile_: Callable[[onnx.ModelProto], Compiled], policy: Policy, compiled: Compiled | None = None,
+        late: bool = False,
     ) -> None:  # fmt: skip
         self.runtime = runtime
         self.name = name
@@ -232,21 +117,32 @@ class CompiledNode:
         self.device = device
         self.nbytes = 8 * (len(inputs) + len(outputs))
         self.specialisations = 0
-        self._model = model
+        self.elsewhere: OrderedDict[str, str] = OrderedDict()
+        self._api = api
+        self._policy = policy
         self._compile = compile_
-        self._max_shapes = max_shapes
         self._lock = threading.RLock()
         self._plans: OrderedDict[bytes, ShapePlan] = OrderedDict()
+        self._failed: OrderedDict[bytes, str] = OrderedDict()
+        self._met: Counter[bytes] = Counter()
+        self._kernels: Kernels | None = None
+        self._no_kernels = ""
+        self._told_slow = self._closed = False
+        self._sizes = [helper.tensor_dtype_to_np_dtype(value.dtype).itemsize for value in self.inputs]
+        self._model = None if model is None else StoredModel.of(model)
         self._static: Compiled | None = compiled
-        if compiled is None and all(value.is_static for value in inputs):
-            self._static = self._specialise(tuple(_extents(value) for value in inputs))
+        if compiled is None and not late and all(value.is_static for value in inputs):
+            assert model is not None, "a group is a model or compiled"
+            self._static = self._specialise(model, tuple(_extents(value) for value in inputs))
+        elif self._model is None and model is not None:
+            raise NodeError(f"'{name}' cannot be kept until its shapes are known: no room, or larger than 2 GiB")
         self.stage: Any = ffi.NULL
         self.launch: Callable[[], None] | None = None
         if self._static is not None:
-            plan = self._plans[_key(self._static.inputs)] = ShapePlan(self._static, self.device)
-            self._model = None  # it has the weights
+            key = _key(self._static.inputs)
+            plan = self._plans[key] = ShapePlan(self._static, self.device)
             if plan.stage:
-                self.stage, self.launch = plan.stage, plan.launcher()
+                self.stage, self.launch = plan.stage, self._guarded(key, plan)
         _alive.add(self)
 
     @property
@@ -273,58 +169,203 @@ class CompiledNode:
         """Rank and dims of each input, then of each output; none if they are known at run time only."""
         if self._static is None:
             return []
-        return _numbers((*self._static.inputs, *self._static.outputs))
+        return numbers_of((*self._static.inputs, *self._static.outputs))
+
+    # ---- runs
 
     @property
-    def plan(self) -> ShapePlan:
-        """The plan for the shapes that are known."""
+    def plan(self) -> ShapePlan | None:
+        """The plan for the shapes that are known; None if it failed and ONNX Runtime's kernels run them."""
         assert self._static is not None, "C asks for it only if `known_shapes` has some"
-        return self._plans[_key(self._static.inputs)]
+        return self.plan_for(_key(self._static.inputs))
 
-    def plan_for(self, shapes: bytes) -> ShapePlan:
-        """The plan for the shapes of a run; compiled if they are new.
+    def plan_for(self, shapes: bytes) -> ShapePlan | None:
+        """The plan for the shapes of a run; None if there is none and `run_elsewhere` is the way.
 
         Args:
             shapes: rank and dims of each input, as C has them.
 
         Raises:
-            OffloadError, EngineError: compiling failed.
+            OffloadError, EngineError: compiling failed, and so it cannot be run.
         """
         with self._lock:
             plan = self._plans.get(shapes)
             if plan is not None:
                 self._plans.move_to_end(shapes)
                 return plan
-            plan = ShapePlan(self._specialise(_parse(shapes)), self.device)
+            if shapes in self._failed:
+                return None
+            if not self._policy.wait and self._opened() is not None:
+                return None
+            return self._made(shapes)
+
+    def run_elsewhere(self, shapes: bytes, call: Call, stream: int) -> None:
+        """Run in ONNX Runtime's kernels, and compile for these shapes meanwhile if that was not tried.
+
+        Args:
+            shapes: as for `plan_for`; empty for those that are known.
+            call: the tensors.
+            stream: HIP's handle, 0 on the host.
+
+        Raises:
+            OffloadError, EngineError, OrtError: neither ONNX Runtime's kernels nor our code run it.
+        """
+        if not shapes and self._static is not None:
+            shapes = _key(self._static.inputs)
+        try:
+            self._run_kernels(shapes, call, stream)
+        except OrtError as error:
+            plan = None if shapes in self._failed else self._made(shapes)
+            if plan is None:
+                raise
+            _LOG.info("%s: %s", self._names(), error)
+            plan.run(call.outputs(plan.output_shapes), stream)
+        else:
+            if shapes not in self._failed:
+                self._wish(shapes)
+
+    def gives_way(self, shapes: bytes, error: Exception, what: str = "did not run") -> bool:
+        """Note a failure; whether ONNX Runtime's kernels run these shapes from now on.
+
+        Args:
+            shapes: as for `plan_for`; empty for those that are known.
+            error: what went wrong.
+            what: the verb.
+        """
+        if self._policy.strict or self._opened() is None:
+            return False
+        if not shapes and self._static is not None:
+            shapes = _key(self._static.inputs)
+        text = self._shown(_parse(shapes))
+        reason = str(error) or type(error).__name__
+        with self._lock:
+            first = not self.elsewhere
+            self._plans.pop(shapes, None)  # another thread may be running it: it goes with the last reference
+            _keep(self._failed, shapes, reason)
+            _keep(self.elsewhere, text, f"{what}: {_shorter(reason)}")
+        _LOG.log(
+            logging.WARNING if first else logging.INFO,
+            "%s %s for %s: it runs in ONNX Runtime's CPU kernels instead%s: %s",
+            self._names(), what, text, " (told once for this group)" if first else "", _shorter(reason),
+        )  # fmt: skip
+        return True
+
+    def _made(self, shapes: bytes) -> ShapePlan | None:
+        """A new plan; None if it cannot be made and ONNX Runtime's kernels are there."""
+        dims = _parse(shapes)
+        try:
+            plan = ShapePlan(self._specialise(self._whole_model(dims), dims), self.device)
+        except Exception as error:
+            if not self.gives_way(shapes, error, "does not compile"):
+                raise
+            return None
+        with self._lock:
             self._plans[shapes] = plan
-            while len(self._plans) > self._max_shapes:
+            while len(self._plans) > self._policy.max_shapes:
                 # another thread may be running it: it is closed when the last reference goes
                 self._plans.popitem(last=False)
-            return plan
+        return plan
 
-    def _specialise(self, dims: Dims) -> Compiled:
+    def _wish(self, shapes: bytes) -> None:
+        """Compile for new shapes in the background.
+
+        Where as many are kept as may be, shapes that are met once are not worth what they would push out.
+        """
+        with self._lock:
+            if len(self._met) > _MAX_FAILED:
+                self._met.clear()
+            self._met[shapes] += 1
+            if self._closed or (len(self._plans) >= self._policy.max_shapes and self._met[shapes] < _OFTEN):
+                return
+        weak = weakref.ref(self)
+
+        def job() -> None:
+            node = weak()
+            if node is not None and not node._closed and shapes not in node._plans and shapes not in node._failed:
+                node._made(shapes)
+
+        background.wants((id(self), shapes), job)
+
+    def _guarded(self, key: bytes, plan: ShapePlan) -> Callable[[], None]:
+        """A launch on the stage that ONNX Runtime's kernels take over if it fails."""
+        call, failed = plan.launcher(), self._failed
+        count = len(self.inputs)
+
+        def launch() -> None:
+            if key not in failed:
+                try:
+                    return call()
+                except Exception as error:
+                    if not self.gives_way(key, error):
+                        raise
+            self._run_kernels(key, Call(plan.stage_addresses[:count], lambda _: plan.stage_addresses), 0)
+            return None
+
+        return launch
+
+    def _run_kernels(self, shapes: bytes, call: Call, stream: int) -> None:
+        kernels = self._opened()
+        if kernels is None:
+            raise NodeError(self._failed.get(shapes, self._no_kernels))
+        places, dims = Places(self.device, stream), _parse(shapes)
+        sizes = [size * prod(each) for size, each in zip(self._sizes, dims, strict=True)]
+
+        def store(results: list[Result]) -> None:
+            numbers = numbers_of(tuple(result.dims for result in results))
+            places.store(results, call.places(ffi.new("int64_t[]", numbers or [0]))[len(dims) :])
+
+        kernels.run(places.fetch(list(zip(call.inputs, dims, sizes, strict=True))), store)
+
+    def _opened(self) -> Kernels | None:
+        """ONNX Runtime's kernels for the group, made at the first call; None if it has none."""
+        with self._lock:
+            if self._kernels is None and self._model is not None and not self._no_kernels:
+                inputs = [(value.name, value.dtype) for value in self.inputs]
+                names = [value.name for value in self.outputs]
+                try:
+                    self._kernels = Kernels(self._api, self._model.data(), inputs, names, self._policy.threads)
+                except OrtError as error:
+                    self._no_kernels = str(error)
+                    _LOG.info("%s: ONNX Runtime has no kernels for it: %s", self._names(), error)
+            return self._kernels
+
+    # ---- compiling
+
+    def _whole_model(self, dims: Dims) -> onnx.ModelProto:
         if self._model is None:
             assert self._static is not None
             known = [list(each) for each in self._static.inputs]
             raise NodeError(f"its inputs have dims {[list(each) for each in dims]}, it was compiled for {known}")
-        model = onnx.ModelProto()
-        model.CopyFrom(self._model)
+        model = onnx.load_from_string(self._model.data())
         for value, extents in zip(model.graph.input, dims, strict=True):
-            del value.type.tensor_type.shape.dim[:]
             value.type.tensor_type.shape.SetInParent()
             for extent in extents:
                 value.type.tensor_type.shape.dim.add().dim_value = extent
+        return model
+
+    def _specialise(self, model: onnx.ModelProto, dims: Dims) -> Compiled:
         compiled = self._compile(model)
         self.specialisations += 1
-        if compiled.seconds > _SLOW:
-            shapes = ", ".join(f"{value.name} {list(each)}" for value, each in zip(self.inputs, dims, strict=True))
-            _LOG.warning("node '%s': compiled for %s in %.1f s", self.name, shapes, compiled.seconds)
+        if compiled.seconds > _SLOW and self._static is None:
+            level = logging.INFO if self._told_slow else logging.WARNING
+            self._told_slow = True
+            _LOG.log(level, "%s: compiled for %s in %.1f s", self._names(), self._shown(dims), compiled.seconds)
         return compiled
+
+    # ---- words
+
+    def _shown(self, dims: Dims) -> str:
+        return ", ".join(f"{value.name} {list(each)}" for value, each in zip(self.inputs, dims, strict=True))
+
+    def _names(self) -> str:
+        shown = ", ".join(self.labels[:4]) + (f" and {len(self.labels) - 4} more" if len(self.labels) > 4 else "")
+        return f"node '{self.name}' ({shown})"
 
     def failure(self, error: BaseException) -> BaseException:
         """An error of a run with the names of the group's nodes."""
-        shown = ", ".join(self.labels[:4]) + (f" and {len(self.labels) - 4} more" if len(self.labels) > 4 else "")
-        return NodeError(f"node '{self.name}' ({shown}): {error or type(error).__name__}")
+        return NodeError(f"{self._names()}: {error or type(error).__name__}")
+
+    # ---- end
 
     def forget_stream(self, device: int, stream: int) -> None:
         """A stream is destroyed."""
@@ -337,10 +378,20 @@ class CompiledNode:
     def close(self) -> None:
         """Free all memory."""
         _alive.discard(self)
+        self._closed = True
+        self.launch = None  # it refers to this object, which holds the weights
+        mine = id(self)
+        background.forget(lambda key: isinstance(key, tuple) and key[0] == mine)
         with self._lock:
             for plan in self._plans.values():
                 plan.close()
             self._plans.clear()
+            if self._kernels is not None:
+                self._kernels.close()
+                self._kernels = None
+            if self._model is not None:
+                self._model.close()
+                self._model = None
 
 
 _alive: weakref.WeakSet[CompiledNode] = weakref.WeakSet()
@@ -354,12 +405,29 @@ def _forget_stream(device: int, stream: int) -> None:
 on_stream_release(_forget_stream)
 
 
+def _packed(addresses: Sequence[int]) -> bytes:
+    return struct.pack(f"{len(addresses)}Q", *addresses)
+
+
+def _keep(known: OrderedDict[Any, str], key: Any, value: str) -> None:
+    """Remember one thing more, not without end."""
+    known[key] = value
+    while len(known) > _MAX_FAILED:
+        known.popitem(last=False)
+
+
+def _shorter(reason: str) -> str:
+    """One line of a reason: compilers say much."""
+    text = " ".join(reason.split())
+    return text if len(text) <= 300 else f"{text[:300]} …"
+
+
 def _extents(value: Value) -> tuple[int, ...]:
     return tuple(dim for dim in value.dims or () if isinstance(dim, int))
 
 
 def _key(shapes: Dims) -> bytes:
-    numbers = _numbers(shapes)
+    numbers = numbers_of(shapes)
     return struct.pack(f"{len(numbers)}q", *numbers)
 
 

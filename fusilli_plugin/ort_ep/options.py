@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,9 +58,22 @@ def _dims(text: str) -> Mapping[str, int]:
 
 
 def _folder(text: str) -> Path:
+    """A folder that can be written, made if it is not there: who asks for a dump gets one, or hears why not."""
     if not text or "\0" in text:
         raise ValueError("the path of a folder")
+    try:
+        Path(text).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=text):
+            pass
+    except OSError as error:
+        raise ValueError(f"a folder that can be written; this one cannot: {error.strerror or error}") from error
     return Path(text)
+
+
+def _new_shapes(text: str) -> str:
+    if text not in ("background", "wait"):
+        raise ValueError("background or wait")
+    return text
 
 
 @dataclass(frozen=True)
@@ -72,6 +86,8 @@ class ProviderOptions:
         dims: extents to assume for named dims that are not known before a run, when nodes are claimed.
         min_nodes: groups of fewer nodes stay with ONNX Runtime.
         max_shapes: for how many different input shapes a group with dynamic dims is kept compiled.
+        new_shapes: ``background``: shapes that were not met before run in ONNX Runtime's kernels until their code is
+            there; ``wait``: the run waits for the code, as it does in strict mode.
         dump: folder for a copy of each compiled group, None for none.
     """
 
@@ -81,6 +97,7 @@ class ProviderOptions:
     min_nodes: int = field(default=1, metadata={"read": _count})
     max_shapes: int = field(default=8, metadata={"read": _count})
     dump: Path | None = field(default=None, metadata={"read": _folder})
+    new_shapes: str = field(default="background", metadata={"read": _new_shapes})
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, str]) -> ProviderOptions:

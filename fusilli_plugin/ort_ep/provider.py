@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import onnx
 
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep import context, devices, dump, report
-from fusilli_plugin.ort_ep.abi import NAME, Api, OrtError, c_text
+from fusilli_plugin.ort_ep.abi import NAME, Api, c_text
+from fusilli_plugin.ort_ep.bodies import CONDITIONAL, Bodies
 from fusilli_plugin.ort_ep.engines import engines_for
+from fusilli_plugin.ort_ep.examining import FAILURES, Examiner, Extents
 from fusilli_plugin.ort_ep.flops import node_flops
-from fusilli_plugin.ort_ep.graphs import Dim, Graph, attributes_of, boundary, model_of, node_name, read, values_of
+from fusilli_plugin.ort_ep.graphs import Graph, attributes_of, boundary, model_of, node_name, read, values_of
 from fusilli_plugin.ort_ep.groups import Role, group
-from fusilli_plugin.ort_ep.nodes import CompiledNode
-from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict, compile_model, survey
+from fusilli_plugin.ort_ep.nodes import CompiledNode, Policy
+from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict, compile_model
 from fusilli_plugin.ort_ep.options import ContextSettings, OptionError, ProviderOptions
 from fusilli_plugin.ort_ep.report import NodeReport
+from fusilli_plugin.ort_ep.threads import with_threads
 from graph_api import FusilliError
 from graph_api.errors import did_you_mean
-from hipdnn_backend.errors import EngineError
-from hipdnn_backend.offload.errors import ModelError, OffloadError
 from iree_bridge import Device
 
 __all__ = ["Provider", "StrictError"]
@@ -33,11 +33,7 @@ __all__ = ["Provider", "StrictError"]
 _LOG: Final = logging.getLogger(__name__)
 _MAX_ROUNDS: Final = 64
 _CONTROL: Final = frozenset({"If", "Loop", "Scan"})  # nodes whose bodies ONNX Runtime runs as they are
-_OPSET: Final = "opset"  # what the front end calls a model of another version of ONNX than it knows
 _BODIES: Final = 24  # version of ONNX Runtime from which on more than one graph of a session may have compiled nodes
-# What a named or unnamed dim is taken for while nodes are claimed. Different, so that none is confused with another.
-_PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
-_FAILURES: Final = (FusilliError, OffloadError, EngineError, OrtError, ValueError, RuntimeError, NotImplementedError)
 
 
 class StrictError(FusilliError):
@@ -60,25 +56,32 @@ class Provider:
         runtime: its number.
         device: where the session runs.
         entries: the session's settings.
+        threads: that the session asks for, 0 for as many as there are cores.
 
     Raises:
         OptionError: an option is unknown or malformed.
     """
 
-    def __init__(self, api: Api, runtime: int, device: Device, entries: Mapping[str, str]) -> None:
+    def __init__(self, api: Api, runtime: int, device: Device, entries: Mapping[str, str], threads: int = 0) -> None:
         self.runtime = runtime
         self.device = device
         self.options = ProviderOptions.from_entries(entries)
         self.context = ContextSettings.from_entries(entries)
         self._api = api
-        self._engines = engines_for(device, self.options.engines)
+        self._threads = threads
+        runs_on = with_threads(device, threads)
+        self._place = f"{device.target} {runs_on}"
+        self._engines = engines_for(runs_on, self.options.engines)
         self._nodes: list[NodeReport] = []
         self._kept: list[Compiled] = []  # what was compiled while claiming, until `compile` has taken it
         self._compiled: list[CompiledNode] = []
         self._problems: list[str] = []
         self._unchecked = frozenset(self.options.dims)  # dims of the options that no model was asked for yet
+        self._bodies = Bodies()
+        self._in_body = False  # of an If: the last graph that was shown
         self._claimed_in = ""  # name of the last graph with claims
         self._model_path = ""
+        self._examiner = Examiner(api, self._engines, self.options.dims, self._problem)
         report.announce(self)
         self._text: Any = c_text(devices.compatibility_text(device))
 
@@ -90,17 +93,21 @@ class Provider:
         ONNX Runtime swallows what goes wrong here, so it goes to the log and the report; in strict mode a node is
         claimed all the same, so that `compile` is called and can raise.
         """
-        graph = read(self._api, handle)
+        graph = self._read(handle)
+        self._in_body = graph.parent == CONDITIONAL
         self._model_path = self._model_path or graph.model_path
         self._check_dims(graph)
         verdicts: Mapping[int, Verdict] = {}
         claims: list[_Claim] = []
         try:
-            verdicts = self._verdicts(graph)
-            verdicts, claims = self._claims(graph, verdicts)
+            extents = self._examiner.extents(graph)
+            verdicts = self._verdicts(graph, extents)
+            verdicts, claims = self._claims(graph, verdicts, extents)
         except Exception as error:
             self._problem(f"graph '{graph.name}' stays with ONNX Runtime as a whole: {error}", error)
+        before = len(self._nodes)
         self._note(graph, verdicts, claims)
+        self._bodies.note(graph, range(before, len(self._nodes)))
         for claim in claims:
             self._claimed_in = graph.name
             self._claim(support, [graph.nodes[index].handle for index in claim.indices])
@@ -108,6 +115,11 @@ class Provider:
         if self.options.strict and not claims and self._complaints():
             for node in [node for node in graph.nodes if not node.has_subgraphs][:1]:
                 self._claim(support, [node.handle])
+
+    def _read(self, handle: Any) -> Graph:
+        graph = read(self._api, handle)
+        self._bodies.attach(graph)
+        return graph
 
     def _check_dims(self, graph: Graph) -> None:
         """Warn of dims in the options that the model has not; once, since ONNX Runtime shows a graph several times."""
@@ -127,31 +139,13 @@ class Provider:
         array: Any = ffi.new("void *[]", handles)
         self._api.call("EpGraphSupportInfo_AddNodesToFuse", support, array, len(handles), options)
 
-    def _verdicts(self, graph: Graph) -> dict[int, Verdict]:
+    def _verdicts(self, graph: Graph, extents: Extents) -> dict[int, Verdict]:
         """What the engines say to each node, by its index."""
         refused = {node.index: reason for node in graph.nodes if (reason := self._refusal(graph, node.index))}
         if self._holders(graph):
             return {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
-        for _ in range(_MAX_ROUNDS):
-            chosen = _with_known_boundary(graph, refused)
-            if not chosen:
-                break
-            inputs, outputs = boundary(graph, chosen)
-            dims = self._assumed(graph, inputs)
-            model = model_of(graph, chosen, inputs, outputs, dims)
-            try:
-                found = survey(model, self._engines)
-            except ModelError as error:
-                # without the node at fault the others may still do
-                index = _at_fault(graph, error.node, chosen)
-                if index is None and error.rule != _OPSET:
-                    raise
-                faults = chosen if index is None else [index]
-                refused.update(dict.fromkeys(faults, f"{error.reason} [{error.rule}]"))
-                continue
-            verdicts = {index: found[node_name(index)] for index in chosen}
-            return verdicts | {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
-        return {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
+        found = self._examiner.surveyed(graph, None, extents, refused)
+        return found | {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
 
     def _refusal(self, graph: Graph, index: int) -> str:
         """Why a node cannot even be shown to the pipeline, "" if it can."""
@@ -163,7 +157,7 @@ class Provider:
                 return f"ONNX Runtime before 1.24 mixes up compiled nodes with those in graph '{self._claimed_in}'"
         if graph.parent and graph.parent not in _CONTROL:
             return f"it is inside a {graph.parent}, which ONNX Runtime puts other nodes in the place of"
-        if node.has_subgraphs:
+        if node.has_subgraphs and index not in graph.bodies:
             return "it has subgraphs"
         taken_by = self._api.text("Node_GetEpName", node.handle)
         if taken_by and taken_by != NAME:
@@ -173,24 +167,9 @@ class Provider:
                 return f"'{name}' is no tensor of numbers"
         return ""
 
-    def _assumed(self, graph: Graph, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """Extents for inputs: what is known, what the options say, and different small numbers for the rest."""
-        assumed: dict[str, int] = dict(self.options.dims)
-        primes = itertools.cycle(_PRIMES)
-
-        def extent(dim: Dim) -> int:
-            if isinstance(dim, int):
-                return dim
-            if dim is None:
-                return next(primes)
-            if dim not in assumed:
-                assumed[dim] = next(primes)
-            return assumed[dim]
-
-        found = {name: tuple(extent(dim) for dim in graph.values[name].dims or ()) for name in names}
-        return found
-
-    def _claims(self, graph: Graph, verdicts: Mapping[int, Verdict]) -> tuple[dict[int, Verdict], list[_Claim]]:
+    def _claims(
+        self, graph: Graph, verdicts: Mapping[int, Verdict], extents: Extents
+    ) -> tuple[dict[int, Verdict], list[_Claim]]:
         """Groups of nodes whose code exists: what does not compile after all is left to ONNX Runtime."""
         verdicts = dict(verdicts)
         edges = _edges(graph)
@@ -207,10 +186,11 @@ class Provider:
                 if indices in done:
                     continue
                 try:
-                    done[indices] = self._try(graph, indices)
+                    done[indices], new = self._try(graph, indices, verdicts, extents)
                 except Exception as error:
-                    failed = True
-                    verdicts |= self._given_up(graph, indices, verdicts, error)
+                    new = self._given_up(graph, indices, verdicts, error)
+                failed |= bool(new)
+                verdicts |= new
             if not failed:
                 return verdicts, [_Claim(indices, done[indices]) for indices in groups]
         return verdicts, []
@@ -243,13 +223,33 @@ class Provider:
             and attributes_of(self._api, node).get("source") == NAME.encode()
         ]
 
-    def _try(self, graph: Graph, indices: tuple[int, ...]) -> Compiled | None:
-        """Compile a group now, while ONNX Runtime can still have its nodes; None if its shapes are not known."""
+    def _try(
+        self, graph: Graph, indices: tuple[int, ...], verdicts: Mapping[int, Verdict], extents: Extents
+    ) -> tuple[Compiled | None, dict[int, Verdict]]:
+        """Compile a group now, while ONNX Runtime can still have its nodes.
+
+        If its shapes are not known, it is shown to the engines alone, since that is what they will get: without nodes
+        before it, an operand may be none that has to be known.
+
+        Returns:
+            What it was compiled to, if its shapes are known, and what is said differently of its nodes now.
+        """
         inputs, outputs = boundary(graph, indices)
-        if not all(graph.values[name].is_static for name in inputs):
-            return None
-        model = model_of(graph, indices, inputs, outputs, self._assumed(graph, inputs))
-        return self._compile_model(model)
+        if all(graph.values[name].is_static for name in inputs) and not self._is_late():
+            return self._compile_model(model_of(graph, indices, inputs, outputs, extents)), {}
+        if all(verdicts[node.index].role is not Role.NONE for node in graph.nodes) and len(indices) == len(graph.nodes):
+            return None, {}  # it was shown as it is
+        refused: dict[int, str] = {}
+        found = self._examiner.surveyed(graph, indices, extents, refused)
+        new = {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
+        return None, new | {index: verdict for index, verdict in found.items() if verdict.role is Role.NONE}
+
+    def _is_late(self) -> bool:
+        """Whether groups are compiled when they first run.
+
+        Those in bodies of an If are: it may be that no run takes that branch, or that the If is claimed as a whole.
+        """
+        return self._in_body and not self.options.strict and not self.context.enabled
 
     # ---- compiling
 
@@ -273,10 +273,12 @@ class Provider:
             raise
         self._compiled += made
         self._kept.clear()
+        if not self._in_body:
+            self._bodies.clear()
         return made
 
     def _compile_group(self, handle: Any, fused: Any) -> CompiledNode:
-        graph = read(self._api, handle)
+        graph = self._read(handle)
         inputs, outputs = values_of(self._api, fused)
         inputs = tuple(name for name in inputs if name not in graph.constants)
         name = self._api.text("Node_GetName", fused)
@@ -291,10 +293,12 @@ class Provider:
                 [node.inputs.index(each) for each in inputs], [node.outputs.index(each) for each in outputs]
             )
         # dims that are not known are filled in when they are
-        dims = {each: [dim if isinstance(dim, int) else 0 for dim in graph.values[each].dims or ()] for each in inputs}
+        shapes = {each: graph.values[each].dims or () for each in inputs}
+        dims = {each: [dim if isinstance(dim, int) else None for dim in shape] for each, shape in shapes.items()}
         model = None if compiled else model_of(graph, range(len(graph.nodes)), inputs, outputs, dims)
         try:
             node = CompiledNode(
+                api=self._api,
                 runtime=self.runtime,
                 name=name,
                 labels=[node.label for node in graph.nodes],
@@ -304,15 +308,21 @@ class Provider:
                 compiled=compiled,
                 device=self.device,
                 compile_=self._compile_model,
-                max_shapes=self.options.max_shapes,
+                late=self._is_late(),
+                policy=Policy(
+                    max_shapes=self.options.max_shapes,
+                    strict=self.options.strict,
+                    wait=self.options.strict or self.options.new_shapes == "wait",
+                    threads=self._threads,
+                ),
             )
-        except _FAILURES as error:
+        except FAILURES as error:
             labels = ", ".join(node.label for node in graph.nodes[:4])
             raise FusilliError(f"node '{name}' ({labels}{', …' if len(graph.nodes) > 4 else ''}): {error}") from error
         return node
 
     def _compile_model(self, model: onnx.ModelProto) -> Compiled:
-        compiled = compile_model(model, self._engines, place=str(self.device.target), on_gpu=self.device.is_gpu)
+        compiled = compile_model(model, self._engines, place=self._place, on_gpu=self.device.is_gpu)
         if self.options.dump is not None:
             dump.write(self.options.dump, model, compiled)
         return compiled
@@ -345,10 +355,12 @@ class Provider:
                     domain=node.domain,
                     group=number,
                     engine=verdict.engine if number or verdict.role is Role.CORE else "",
-                    reason="" if number else verdict.reason or _left_out(verdict.role),
+                    reason="" if number else _left_out(verdict),
                     flops=node_flops(graph, node),
                 )
             )
+            for inner in self._bodies.reports(node) if number else ():  # it has gone into the group with its node
+                self._nodes[inner] = replace(self._nodes[inner], group=number, reason="")
 
     def report(self) -> report.Report:
         """Where the nodes of this session run."""
@@ -357,6 +369,7 @@ class Provider:
             nodes=tuple(self._nodes),
             problems=tuple(self._problems),
             specialisations={node.name: node.specialisations for node in self._compiled},
+            elsewhere={node.name: dict(node.elsewhere) for node in self._compiled if node.elsewhere},
             time=time.time(),
         )
 
@@ -400,28 +413,6 @@ class Provider:
         self._compiled.clear()
 
 
-def _with_known_boundary(graph: Graph, refused: dict[int, str]) -> list[int]:
-    """The nodes that are not refused; those that read something of unknown rank from a refused one are refused, too."""
-    while True:
-        chosen = [node.index for node in graph.nodes if node.index not in refused]
-        inputs, _ = boundary(graph, chosen)
-        unknown = {name for name in inputs if graph.values[name].dims is None}
-        if not unknown:
-            return chosen
-        for index in chosen:
-            bad = next((name for name in graph.nodes[index].inputs if name in unknown), "")
-            if bad:
-                refused[index] = f"the rank of '{bad}' is not known before a run"
-
-
-def _at_fault(graph: Graph, name: str, chosen: Iterable[int]) -> int | None:
-    """The node that an error of the pipeline is about: it names the node or one of its results."""
-    for index in chosen:
-        if name and (name == node_name(index) or name in graph.nodes[index].outputs):
-            return index
-    return None
-
-
 def _edges(graph: Graph) -> dict[int, set[int]]:
     """Index of a node → those that use its results."""
     return {
@@ -430,9 +421,13 @@ def _edges(graph: Graph) -> dict[int, set[int]]:
     }
 
 
-def _left_out(role: Role) -> str:
-    return {
-        Role.CORE: "its group would be smaller than min_nodes",
-        Role.LEFTOVER: "it does not stand between nodes that are claimed",
-        Role.FREE: "nothing that is claimed needs it",
-    }.get(role, "no engine takes it")
+def _left_out(verdict: Verdict) -> str:
+    """Why a node is in no group."""
+    if verdict.role is Role.CORE:
+        return verdict.reason or "its group would be smaller than min_nodes"
+    if verdict.role is Role.FREE:
+        return "nothing that is claimed needs it"
+    if verdict.role is Role.LEFTOVER:  # an engine would take it along: what it is not is not why it is left
+        alone = f"; alone it is no hipDNN operation: {verdict.reason}" if verdict.reason else ""
+        return f"it does not stand between nodes that are claimed{alone}"
+    return verdict.reason or "no engine takes it"

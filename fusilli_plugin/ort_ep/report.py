@@ -65,6 +65,7 @@ class Report:
         nodes: of the graphs that ONNX Runtime showed the provider, in their order.
         problems: what went wrong inside while nodes were claimed.
         specialisations: name of a compiled group → how often it was compiled for other shapes.
+        elsewhere: name of a compiled group → dims of inputs that ONNX Runtime's kernels run → why.
         time: of the report, in seconds since the epoch.
     """
 
@@ -72,6 +73,7 @@ class Report:
     nodes: tuple[NodeReport, ...]
     problems: tuple[str, ...]
     specialisations: Mapping[str, int]
+    elsewhere: Mapping[str, Mapping[str, str]]
     time: float
 
     @property
@@ -97,6 +99,11 @@ class Report:
         ]
         lines += [f"  {node.label}: {node.place}" for node in self.nodes]
         lines += [f"  problem: {problem}" for problem in self.problems]
+        lines += [
+            f"  group '{name}' for {dims}: ONNX Runtime's kernels, {reason}"
+            for name, found in self.elsewhere.items()
+            for dims, reason in found.items()
+        ]
         return "\n".join(lines)
 
 

@@ -12,6 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "shim.h"
 
@@ -66,9 +69,20 @@ static status_t done(status_t status) {
 
 static _Atomic(log_callback_t) log_callback;
 
+// Lines have the form of hipDNN's own, so that both can be sorted and filtered together: hosts print them as they are.
 static void log_text(int32_t severity, const char* text) {
+  static const char* const levels[SEVERITY_OFF] = {"info", "warning", "error", "critical"};
   log_callback_t callback = atomic_load(&log_callback);
-  if (callback && severity >= __atomic_load_n(&fusilli_python.log_severity, __ATOMIC_RELAXED) && severity < SEVERITY_OFF) callback(severity, text);
+  int32_t lowest = __atomic_load_n(&fusilli_python.log_severity, __ATOMIC_RELAXED);
+  if (!callback || severity < lowest || severity < 0 || severity >= SEVERITY_OFF) return;
+  struct timespec now;
+  struct tm local;
+  char when[32], line[MAX_LOG_LINE + 128];
+  clock_gettime(CLOCK_REALTIME, &now);
+  strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", localtime_r(&now.tv_sec, &local));
+  snprintf(line, sizeof(line), "[%s.%03ld] [tid %ld] [%s] [fusilli_plugin] %s", when, now.tv_nsec / 1000000,
+           (long)syscall(SYS_gettid), levels[severity], text);
+  callback(severity, line);
 }
 
 void log_line(int severity, const char* format, ...) {
@@ -459,11 +473,36 @@ EXPORT status_t hipdnnEnginePluginDestroySerializedExecutionContext(handle_t* ha
   return free_bytes(serialized);
 }
 
-EXPORT status_t hipdnnEnginePluginCreateExecutionContextFromSerialized(handle_t* handle,
-                                                                       const const_data_t* serialized,
-                                                                       void** context) {
+// Whether bytes are an EngineConfig, a FlatBuffers table, that names our engine in its first field.
+static int is_our_config(const const_data_t* data) {
+  uint32_t table;
+  int32_t to_vtable;
+  uint16_t sizes[3];  // of the vtable and the table; where the first field is
+  int64_t id;
+  const char* bytes = data->ptr;
+  if (data->size < sizeof(table)) return 0;
+  memcpy(&table, bytes, sizeof(table));
+  if (table > data->size || data->size - table < sizeof(to_vtable)) return 0;
+  memcpy(&to_vtable, bytes + table, sizeof(to_vtable));
+  int64_t vtable = (int64_t)table - to_vtable;
+  if (vtable < 0 || vtable + (int64_t)sizeof(sizes) > (int64_t)data->size) return 0;
+  memcpy(sizes, bytes + vtable, sizeof(sizes));
+  if (sizes[0] < sizeof(sizes) || !sizes[2] || data->size - table < sizes[2] + sizeof(id)) return 0;
+  memcpy(&id, bytes + table + sizes[2], sizeof(id));
+  return id == fusilli_python.engine_id;
+}
+
+// Two forms of this function are published: (handle, serialized, context), and (handle, config, serialized, context).
+// Arguments travel in registers, so what `second` is tells which one the caller has; `fourth` means nothing in the first.
+EXPORT status_t hipdnnEnginePluginCreateExecutionContextFromSerialized(handle_t* handle, const const_data_t* second,
+                                                                       void* third, void** fourth) {
+  REQUIRE(third, "execution_context is NULL");
+  REQUIRE(VALID(second), "serialized is NULL or empty");
+  const int has_config = is_our_config(second);
+  const const_data_t* serialized = has_config ? third : second;
+  void** context = has_config ? fourth : third;
   REQUIRE(context, "execution_context is NULL");
-  REQUIRE(VALID(serialized), "serialized is NULL or empty");
+  REQUIRE(VALID(serialized), "serialized is NULL or empty (the form with an engine config)");
   FIND_HANDLE(known);
   REFUSE_CAPTURE(known);
   START_PYTHON();

@@ -390,7 +390,7 @@ int python_start(void) {
   atomic_fetch_add(&starting, 1);
   int usable = start(), expected = COLD;
   if (atomic_compare_exchange_strong(&state, &expected, usable ? READY : BROKEN) && !usable)
-    log_line(SEVERITY_ERROR, "fusilli: the engine serves no graph in this process: %s", python_problem());
+    log_line(SEVERITY_ERROR, "the engine serves no graph in this process: %s", python_problem());
   atomic_fetch_sub(&starting, 1);
   return python_alive();
 }

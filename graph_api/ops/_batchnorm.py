@@ -11,6 +11,7 @@ from graph_api.bounded import Bounded, bounded_input
 from graph_api.dtypes import DataType
 from graph_api.errors import NotSupportedError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
+from graph_api.ops._spatial import LAYOUT_TIP
 
 __all__ = [
     "PEER_PORTS",
@@ -104,8 +105,10 @@ class BatchnormBase(NormNode):
         for port in self.channel_ports:
             tensor = self.inputs.get(port)
             if tensor is not None and tensor.dims != self.channel_dims:
+                last = x.rank > 2 and tensor.volume == x.dims[-1]
                 raise self.fail(
                     f"{port} '{tensor.name}' has dims {tensor.dims}; for x {x.dims} it must be {self.channel_dims}"
+                    + (LAYOUT_TIP if last else "")
                 )
 
     def infer(self) -> None:

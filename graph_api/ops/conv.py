@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from graph_api._numpy import np
 from graph_api.builder import GraphBuilder
@@ -17,8 +18,8 @@ from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
 from graph_api.ops._conv_reference import Formula, convolve, data_gradient, weight_gradient
-from graph_api.ops._spatial import PerAxis, per_axis, spatial_rank
-from graph_api.tensor import TensorAttr
+from graph_api.ops._spatial import LAYOUT_TIP, PerAxis, channels_first, per_axis, spatial_rank
+from graph_api.tensor import TensorAttr, int_tuple
 
 __all__ = ["ConvAttributes", "ConvBuilder", "ConvDgradNode", "ConvFpropNode", "ConvWgradNode", "ConvolutionMode"]
 
@@ -40,6 +41,7 @@ class ConvAttributes(Attributes):
         pre_padding, post_padding: zeros before and after each spatial dim of x, at least 0.
         stride, dilation: at least 1.
         convolution_mode: CROSS_CORRELATION uses the filter as it is, CONVOLUTION mirrors it in all spatial dims.
+        groups: what the channels must say; None if they say it alone. It is part of no file: the dims hold it.
     """
 
     pre_padding: tuple[int, ...]
@@ -47,8 +49,14 @@ class ConvAttributes(Attributes):
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     convolution_mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION
+    groups: int | None = None
 
     def __post_init__(self) -> None:
+        if self.groups is not None:
+            (groups,) = int_tuple([self.groups], "convolution: groups")
+            if isinstance(self.groups, bool) or groups < 1:
+                raise GraphError(f"convolution: groups must be at least 1, got {self.groups!r}")
+            object.__setattr__(self, "groups", groups)
         if not self.stride:
             raise GraphError("convolution: stride () is empty; there must be at least one spatial dim")
         for field, least in (("pre_padding", 0), ("post_padding", 0), ("stride", 1), ("dilation", 1)):
@@ -57,6 +65,9 @@ class ConvAttributes(Attributes):
                 raise GraphError(f"convolution: {field} {values} and stride {self.stride} differ in length")
             if any(not least <= value < 2**31 for value in values):
                 raise GraphError(f"convolution: {field} {values} must be at least {least} in every spatial dim")
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in super().to_json().items() if name != "groups"}
 
     @property
     def is_mirrored(self) -> bool:
@@ -99,11 +110,35 @@ class ConvNode(Node):
         spatial = len(self.attributes.stride)
         if len(x) != spatial + 2 or len(w) != spatial + 2:
             raise self.fail(f"x {x} and w {w} must have {spatial} spatial dims as stride {self.attributes.stride} says")
+        tip = LAYOUT_TIP if self._fits_otherwise(x, w) else ""
+        asked = self.attributes.groups
+        if asked is not None and asked * w[1] != x[1]:
+            raise self.fail(
+                f"groups={asked} and w {w} need C={asked * w[1]} channels, x {x} has {x[1]}; w is "
+                f"[K, C/groups, spatial...]{tip}"
+            )
         if x[1] % w[1]:
-            raise self.fail(f"x {x} has C={x[1]} channels, w {w} takes {w[1]}; C must be a multiple (C/groups)")
+            raise self.fail(f"x {x} has C={x[1]} channels, w {w} takes {w[1]}; C must be a multiple (C/groups){tip}")
         groups = x[1] // w[1]
         if w[0] % groups:
-            raise self.fail(f"w {w} has K={w[0]} filters, which {groups} groups (C={x[1]} / {w[1]}) do not divide")
+            raise self.fail(f"w {w} has K={w[0]} filters, which {groups} groups (C={x[1]} / {w[1]}) do not divide{tip}")
+
+    def _fits_otherwise(self, x: Dims, w: Dims) -> bool:
+        """Whether dims in the order of channels-last memory, of both or of one, would make a convolution."""
+        filters = {w, channels_first(w), (w[-1], w[-2], *w[:-2])}
+        return any(
+            not image[1] % each[1]
+            and not each[0] % (image[1] // each[1])
+            and self.attributes.groups in (None, image[1] // each[1])
+            and min(self._sizes_of(image, each)) >= 1
+            for image in {x, channels_first(x)}
+            for each in filters
+            if (image, each) != (x, w)
+        )
+
+    def _sizes_of(self, x: Dims, w: Dims) -> Dims:
+        pairs = zip(x[2:], w[2:], strict=True)
+        return tuple(self.attributes.output_size(axis, size, window) for axis, (size, window) in enumerate(pairs))
 
     @property
     def groups(self) -> int:
@@ -153,12 +188,12 @@ class ConvNode(Node):
 
     def output_dims(self, x: Dims, w: Dims) -> Dims:
         """Dims of y [N, K, spatial...]."""
-        sizes = tuple(
-            self.attributes.output_size(axis, size, window)
-            for axis, (size, window) in enumerate(zip(x[2:], w[2:], strict=True))
-        )
+        sizes = self._sizes_of(x, w)
         if any(size < 1 for size in sizes):
-            raise self.fail(f"filter {w[2:]} with dilation {self.attributes.dilation} is larger than padded x {x[2:]}")
+            tip = LAYOUT_TIP if self._fits_otherwise(x, w) else ""
+            raise self.fail(
+                f"filter {w[2:]} with dilation {self.attributes.dilation} is larger than padded x {x[2:]}{tip}"
+            )
         return (x[0], w[0], *sizes)
 
 
@@ -198,8 +233,9 @@ class ConvFpropNode(ConvNode):
 class ConvDgradNode(ConvNode):
     """dx[n,c,i] = sum over k in c's group, f, o with o*stride + f*dilation - pre_padding = i of dy[n,k,o] * w[k,c,f].
 
-    Shapes:  dy [N, K, O...], w [K, C/g, F...] -> dx [N, C, I...]; where dx has no dims: one group, and the smallest I
-             that gives O, s(O-1) + d(F-1) + 1 - pre - post. Set the dims of dx for groups, or for a larger I.
+    Shapes:  dy [N, K, O...], w [K, C/g, F...] -> dx [N, C, I...]; where dx has no dims: as many groups as the
+             attributes say, else one, and the smallest I that gives O, s(O-1) + d(F-1) + 1 - pre - post. Set the dims
+             of dx for a larger I.
     Dtypes:  any one for dy and w; accumulates in the compute type
     Layout:  any strides; dx takes the stride order of dy unless it is set
     Raises:  GraphError if ranks, channels or groups do not fit, or dims of dx do not give those of dy
@@ -216,12 +252,13 @@ class ConvDgradNode(ConvNode):
     def check_inputs(self, first: TensorAttr, second: TensorAttr) -> None:
         self.check_known(first, second)
         if first.dims[1] != second.dims[0]:
+            tip = LAYOUT_TIP if first.dims[-1] in (second.dims[0], second.dims[-1]) else ""
             raise self.fail(
-                f"dy {first.dims} has K={first.dims[1]} channels, w {second.dims} has K={second.dims[0]} filters"
+                f"dy {first.dims} has K={first.dims[1]} channels, w {second.dims} has K={second.dims[0]} filters{tip}"
             )
 
     def infer(self) -> None:
-        dims = self.outputs["dx"].dims if self.outputs["dx"].has_dims else self._smallest()
+        dims = self.outputs["dx"].dims if self.outputs["dx"].has_dims else self._smallest(self.attributes.groups or 1)
         self.infer_output("dx", dims, self.inputs["dy"])
         self.check_gradient()
 
@@ -251,8 +288,9 @@ class ConvDgradNode(ConvNode):
             *(self.attributes.smallest_input(i, size, window) for i, (size, window) in enumerate(pairs)),
         )
 
-    def _smallest(self) -> Dims:
-        dims = self._sizes()
+    def _smallest(self, groups: int) -> Dims:
+        n, c, *spatial = self._sizes()
+        dims = (n, c * groups, *spatial)
         if any(size < 1 for size in dims):
             raise self.fail(f"the smallest dx would have dims {dims}: padding alone gives dy; set the dims of dx")
         return dims
@@ -262,8 +300,8 @@ class ConvDgradNode(ConvNode):
 class ConvWgradNode(ConvNode):
     """dw[k,c,f] = sum over n, o of dy[n,k,o] * x[n, c of k's group, o*stride + f*dilation - pre_padding].
 
-    Shapes:  dy [N, K, O...], x [N, C, I...] -> dw [K, C/g, F...]; where dw has no dims: one group, and the largest F
-             that gives O. Set the dims of dw for groups, or for a smaller F.
+    Shapes:  dy [N, K, O...], x [N, C, I...] -> dw [K, C/g, F...]; where dw has no dims: as many groups as the
+             attributes say, else one, and the largest F that gives O. Set the dims of dw for a smaller F.
     Dtypes:  any one for dy and x; accumulates in the compute type
     Layout:  any strides; dw takes the stride order of x unless it is set
     Raises:  GraphError if ranks, batches or channels do not fit, or dims of dw do not give those of dy
@@ -307,7 +345,10 @@ class ConvWgradNode(ConvNode):
             raise self.fail(
                 f"no filter gives dy {dy[2:]} from x {x[2:]} with stride {self.attributes.stride} and this padding"
             )
-        return (dy[1], x[1], *window)
+        groups = self.attributes.groups or 1
+        if x[1] % groups:
+            raise self.fail(f"groups={groups} do not divide the C={x[1]} channels of x {x}")
+        return (dy[1], x[1] // groups, *window)
 
 
 class ConvBuilder(GraphBuilder):
@@ -323,6 +364,7 @@ class ConvBuilder(GraphBuilder):
         post_padding: PerAxis = None,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
+        groups: int | None = None,
         convolution_mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION,
         compute_data_type: DataType | None = None,
         name: str | None = None,
@@ -334,6 +376,7 @@ class ConvBuilder(GraphBuilder):
             w: [K, C/groups, spatial...]; the number of groups follows from the channels.
             padding: zeros on both sides of each spatial dim; or ``pre_padding`` and ``post_padding``.
             stride, dilation: per spatial dim, or one number for all.
+            groups: checked against the channels, where it is given.
 
         Returns:
             y [N, K, spatial...], virtual until ``set_output(True)``.
@@ -341,7 +384,8 @@ class ConvBuilder(GraphBuilder):
         Raises:
             GraphError: attributes that do not fit.
         """
-        attributes = conv_attributes((x, w), padding, pre_padding, post_padding, stride, dilation, convolution_mode)
+        attributes = conv_attributes(self, (x, w), padding, pre_padding, post_padding, stride, dilation,
+                                     convolution_mode, groups)  # fmt: skip
         node = self.add_node(ConvFpropNode, {"x": x, "w": w}, name=name, attributes=attributes,
                              compute_data_type=compute_data_type)  # fmt: skip
         return node.outputs["y"]
@@ -356,6 +400,7 @@ class ConvBuilder(GraphBuilder):
         post_padding: PerAxis = None,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
+        groups: int | None = None,
         convolution_mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION,
         compute_data_type: DataType | None = None,
         name: str | None = None,
@@ -365,16 +410,18 @@ class ConvBuilder(GraphBuilder):
         Args:
             dy: [N, K, spatial...], gradient by the result of the forward convolution.
             w: [K, C/groups, spatial...].
-            padding, pre_padding, post_padding, stride, dilation: of the forward convolution, as in ``conv_fprop``.
+            padding, pre_padding, post_padding, stride, dilation, groups: of the forward convolution, as in
+                ``conv_fprop``.
 
         Returns:
-            dx [N, C, spatial...], virtual until ``set_output(True)``. Set its dims where there are groups, or where the
-            stride left a remainder; otherwise they are inferred.
+            dx [N, C, spatial...], virtual until ``set_output(True)``. Set its dims where the stride left a remainder,
+            or where there are groups and ``groups`` is not given; otherwise they are inferred.
 
         Raises:
             GraphError: attributes that do not fit.
         """
-        attributes = conv_attributes((dy, w), padding, pre_padding, post_padding, stride, dilation, convolution_mode)
+        attributes = conv_attributes(self, (dy, w), padding, pre_padding, post_padding, stride, dilation,
+                                     convolution_mode, groups)  # fmt: skip
         node = self.add_node(ConvDgradNode, {"dy": dy, "w": w}, name=name, attributes=attributes,
                              compute_data_type=compute_data_type)  # fmt: skip
         return node.outputs["dx"]
@@ -389,6 +436,7 @@ class ConvBuilder(GraphBuilder):
         post_padding: PerAxis = None,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
+        groups: int | None = None,
         convolution_mode: ConvolutionMode = ConvolutionMode.CROSS_CORRELATION,
         compute_data_type: DataType | None = None,
         name: str | None = None,
@@ -398,22 +446,25 @@ class ConvBuilder(GraphBuilder):
         Args:
             dy: [N, K, spatial...], gradient by the result of the forward convolution.
             x: [N, C, spatial...], input of the forward convolution.
-            padding, pre_padding, post_padding, stride, dilation: of the forward convolution, as in ``conv_fprop``.
+            padding, pre_padding, post_padding, stride, dilation, groups: of the forward convolution, as in
+                ``conv_fprop``.
 
         Returns:
-            dw [K, C/groups, spatial...], virtual until ``set_output(True)``. Set its dims where there are groups, or
-            where the filter is not the largest that fits; otherwise they are inferred.
+            dw [K, C/groups, spatial...], virtual until ``set_output(True)``. Set its dims where the filter is not the
+            largest that fits, or where there are groups and ``groups`` is not given; otherwise they are inferred.
 
         Raises:
             GraphError: attributes that do not fit.
         """
-        attributes = conv_attributes((dy, x), padding, pre_padding, post_padding, stride, dilation, convolution_mode)
+        attributes = conv_attributes(self, (dy, x), padding, pre_padding, post_padding, stride, dilation,
+                                     convolution_mode, groups)  # fmt: skip
         node = self.add_node(ConvWgradNode, {"dy": dy, "x": x}, name=name, attributes=attributes,
                              compute_data_type=compute_data_type)  # fmt: skip
         return node.outputs["dw"]
 
 
 def conv_attributes(
+    builder: GraphBuilder,
     tensors: Sequence[TensorAttr],
     padding: PerAxis,
     pre_padding: PerAxis,
@@ -421,17 +472,21 @@ def conv_attributes(
     stride: PerAxis,
     dilation: PerAxis,
     convolution_mode: object,
+    groups: int | None,
 ) -> ConvAttributes:
-    """The attributes from a builder's arguments; the tensors whose dims are known tell the number of spatial dims."""
+    """The attributes from a builder's arguments; the tensors whose rank is known tell the number of spatial dims."""
     if padding is not None and (pre_padding is not None or post_padding is not None):
         raise GraphError("convolution: give padding=, or pre_padding= and post_padding=, not both")
     if not isinstance(convolution_mode, ConvolutionMode):
         raise GraphError(f"convolution: convolution_mode must be a ConvolutionMode, got {convolution_mode!r}")
-    rank = spatial_rank("convolution", tensors, (stride, dilation, padding, pre_padding, post_padding))
+    arguments = {"stride": stride, "dilation": dilation, "padding": padding, "pre_padding": pre_padding,
+                 "post_padding": post_padding}  # fmt: skip
+    rank = spatial_rank(builder, "convolution", tensors, arguments)
     return ConvAttributes(
         pre_padding=per_axis(padding if pre_padding is None else pre_padding, rank, "pre_padding"),
         post_padding=per_axis(padding if post_padding is None else post_padding, rank, "post_padding"),
         stride=per_axis(stride, rank, "stride"),
         dilation=per_axis(dilation, rank, "dilation"),
         convolution_mode=convolution_mode,
+        groups=groups,
     )

@@ -82,6 +82,7 @@ class CustomOpNode(Node):
     """
 
     op = "custom_op"
+    keeps_rank = False
     attributes_type = CustomOpAttributes
     attributes: CustomOpAttributes
     input_ports = tuple(f"in_{i}" for i in range(MAX_PORTS))
@@ -163,9 +164,13 @@ class CustomOpBuilder(GraphBuilder):
         """
         if not isinstance(attr, CustomOpAttributes):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GraphError(f"custom_op: attr must be CustomOpAttributes, got {attr!r:.200}")
-        if len(inputs) > MAX_PORTS or isinstance(num_outputs, bool) or not 1 <= num_outputs <= MAX_PORTS:
+        # Users may pass anything.
+        if not isinstance(inputs, Sequence) or isinstance(inputs, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GraphError(f"custom_op '{attr.custom_op_id}': inputs must be a list of tensors, got {inputs!r:.200}")
+        counted = isinstance(num_outputs, int) and not isinstance(num_outputs, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if len(inputs) > MAX_PORTS or not counted or not 1 <= num_outputs <= MAX_PORTS:
             raise GraphError(
-                f"custom_op '{attr.custom_op_id}': {len(inputs)} inputs and {num_outputs} outputs; up to "
+                f"custom_op '{attr.custom_op_id}': {len(inputs)} inputs and {num_outputs!r:.200} outputs; up to "
                 f"{MAX_PORTS} of each and at least one output are allowed"
             )
         ports = {f"in_{i}": tensor for i, tensor in enumerate(inputs)}

@@ -328,6 +328,8 @@ class NormBuilder(GraphBuilder):
         """
         if len({prev_running_mean is None, prev_running_variance is None, momentum is None}) > 1:
             raise GraphError("batchnorm: give prev_running_mean, prev_running_variance and momentum, or none of them")
+        if not isinstance(peer_stats, Sequence) or isinstance(peer_stats, str | bytes):
+            raise GraphError(f"batchnorm: peer_stats must be a list of tensors, got {peer_stats!r:.200}")
         if len(peer_stats) > len(PEER_PORTS):
             raise GraphError(f"batchnorm: {len(peer_stats)} peer_stats, at most {len(PEER_PORTS)} are possible")
         inputs = {"x": x, "scale": scale, "bias": bias, "epsilon": self._number(epsilon, "epsilon")}
@@ -356,7 +358,7 @@ class NormBuilder(GraphBuilder):
         bias: TensorAttr,
         *,
         epsilon: TensorAttr | float,
-        forward_phase: NormFwdPhase,
+        forward_phase: NormFwdPhase = NormFwdPhase.INFERENCE,
         normalized_dim_count: int | None = None,
         compute_data_type: DataType | None = None,
         name: str | None = None,
@@ -367,7 +369,7 @@ class NormBuilder(GraphBuilder):
             x: any rank.
             scale, bias: the normalised dims of x, with or without leading dims of 1.
             epsilon: added to the variance; a number, or a tensor of one element.
-            forward_phase: TRAINING for statistics.
+            forward_phase: TRAINING for statistics, INFERENCE for none.
             normalized_dim_count: number of trailing dims that are normalised; default: those that scale shares with x.
 
         Returns:
@@ -389,7 +391,7 @@ class NormBuilder(GraphBuilder):
         scale: TensorAttr,
         *,
         epsilon: TensorAttr | float,
-        forward_phase: NormFwdPhase,
+        forward_phase: NormFwdPhase = NormFwdPhase.INFERENCE,
         bias: TensorAttr | None = None,
         compute_data_type: DataType | None = None,
         name: str | None = None,
@@ -400,7 +402,7 @@ class NormBuilder(GraphBuilder):
             x: rank at least 2.
             scale, bias: of x's rank, 1 in the leading dims and x's dims in the normalised trailing ones.
             epsilon: added to the mean square; a number, or a tensor of one element.
-            forward_phase: TRAINING for inv_rms.
+            forward_phase: TRAINING for inv_rms, INFERENCE for none.
 
         Returns:
             y and inv_rms, virtual until ``set_output(True)``; inv_rms is None in INFERENCE.

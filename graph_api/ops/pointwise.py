@@ -202,7 +202,7 @@ def _relu_slope(a: PointwiseAttributes, x: Array) -> Array:
     if a.is_plain_relu:
         return (x > 0).astype(np.float64)
     low, high, slope = a.clip
-    return np.where(x < low, slope, np.where(x > high, 0.0, 1.0))
+    return np.where(x <= low, slope, np.where(x > high, 0.0, 1.0))
 
 
 def _relu_gradient(a: PointwiseAttributes, dy: Array, x: Array) -> Array:

@@ -18,7 +18,7 @@ from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
 from graph_api.ops._spatial import PerAxis, per_axis, spatial_rank
-from graph_api.tensor import TensorAttr
+from graph_api.tensor import TensorAttr, flag
 
 __all__ = ["PaddingMode", "ResampleAttributes", "ResampleBuilder", "ResampleFwdNode", "ResampleMode"]
 
@@ -68,6 +68,7 @@ class ResampleAttributes(Attributes):
                 raise GraphError(f"resample: {field} {values} and window {self.window} differ in length")
             if any(not least <= value < 2**31 for value in values):
                 raise GraphError(f"resample: {field} {values} must be at least {least} in every spatial dim")
+        object.__setattr__(self, "generate_index", flag(self.generate_index, "resample: generate_index"))
         if self.generate_index and self.mode is not ResampleMode.MAXPOOL:
             raise GraphError(f"resample: generate_index belongs to MAXPOOL, the mode is {self.mode.name}")
 
@@ -152,7 +153,7 @@ class ResampleFwdNode(Node):
         shift = np.broadcast_to(shift, x.shape)
         if not self.attributes.is_max:
             terms = math.prod(self.attributes.window)
-            total = self._sum(self.gamma(terms) * np.abs(x) + shift) / self._divisor()
+            total = self._sum(self.sum_gamma(terms) * np.abs(x) + shift) / self._divisor()
             return {"y": total + self.accumulation_eps * np.abs(outputs["y"])}
         bound = np.zeros(outputs["y"].shape)
         for moved, _ in self._taps(shift):
@@ -237,7 +238,9 @@ class ResampleBuilder(GraphBuilder):
         """
         if padding is not None and (pre_padding is not None or post_padding is not None):
             raise GraphError("resample: give padding=, or pre_padding= and post_padding=, not both")
-        rank = spatial_rank("resample", (x,), (window, stride, padding, pre_padding, post_padding))
+        arguments = {"window": window, "stride": stride, "padding": padding, "pre_padding": pre_padding,
+                     "post_padding": post_padding}  # fmt: skip
+        rank = spatial_rank(self, "resample", (x,), arguments)
         attributes = ResampleAttributes(
             mode=mode,
             padding_mode=padding_mode,
@@ -247,7 +250,7 @@ class ResampleBuilder(GraphBuilder):
             window=per_axis(window, rank, "window"),
             generate_index=generate_index,
         )
-        optional = ("index",) if generate_index else ()
+        optional = ("index",) if attributes.generate_index else ()
         node = self.add_node(ResampleFwdNode, {"x": x}, name=name, attributes=attributes, optional_outputs=optional,
                              compute_data_type=compute_data_type)  # fmt: skip
         index = node.outputs.get("index")

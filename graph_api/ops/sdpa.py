@@ -18,7 +18,7 @@ from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
-from graph_api.tensor import TensorAttr, int_tuple
+from graph_api.tensor import TensorAttr, flag, int_tuple
 
 __all__ = [
     "AttentionImplementation",
@@ -29,6 +29,10 @@ __all__ = [
     "SdpaOutputs",
     "Window",
 ]
+
+
+_NO_BOUND = -1
+"""How hipDNN's graphs write a window without a bound on one side."""
 
 
 class DiagonalAlignment(Enum):
@@ -79,9 +83,10 @@ class SdpaAttributes(Attributes):
         attn_scale_value: factor on q k^T; default 1/sqrt(D).
         generate_stats: write stats.
         padding_mask: sequences are as long as seq_len_q and seq_len_kv say.
-        causal_mask, causal_mask_bottom_right: right bound 0, no left bound, aligned at the top left or bottom right;
-            they override the three attributes that follow.
-        left_bound, right_bound, diagonal_alignment: see :class:`Window`.
+        causal_mask, causal_mask_bottom_right: older spellings of a right bound of 0, aligned at the top left or at the
+            bottom right. A left bound beside them makes a sliding window, in the newer spelling from then on; a right
+            bound other than 0, or another alignment, contradicts them.
+        left_bound, right_bound, diagonal_alignment: see :class:`Window`; -1 is no bound, and becomes None.
         alibi_mask: a linear bias per head.
         dropout_probability: of attention weights, 0 for none.
         max_seq_len_kv: of a paged cache.
@@ -105,9 +110,9 @@ class SdpaAttributes(Attributes):
     implementation: AttentionImplementation = AttentionImplementation.AUTO
 
     def __post_init__(self) -> None:
+        for field in ("generate_stats", "padding_mask", "causal_mask", "causal_mask_bottom_right", "alibi_mask"):
+            object.__setattr__(self, field, flag(getattr(self, field), f"sdpa: {field}"))
         self._check_numbers()
-        if self.causal_mask and self.causal_mask_bottom_right:
-            raise GraphError("sdpa: causal_mask and causal_mask_bottom_right exclude each other; set one")
         for field, kind in (
             ("diagonal_alignment", DiagonalAlignment),
             ("implementation", AttentionImplementation),
@@ -116,6 +121,7 @@ class SdpaAttributes(Attributes):
                 raise GraphError(f"sdpa: {field} must be a {kind.__name__}, got {getattr(self, field)!r}")
         if self.mma_core_mode is not None and not isinstance(self.mma_core_mode, DataType):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GraphError(f"sdpa: mma_core_mode must be a DataType or None, got {self.mma_core_mode!r}")
+        self._settle_window()
 
     def _check_numbers(self) -> None:
         for field in ("attn_scale_value", "dropout_probability"):
@@ -133,16 +139,60 @@ class SdpaAttributes(Attributes):
             if value is None:
                 continue
             (number,) = int_tuple([value], f"sdpa: {field}")
-            if not -(2**31) < number < 2**31:
-                raise GraphError(f"sdpa: {field} must be an integer of 32 bits, got {value!r}")
+            if field == "max_seq_len_kv" and not 0 < number < 2**31:
+                raise GraphError(f"sdpa: {field} must be a length of at least 1, got {value!r}")
+            if field != "max_seq_len_kv" and not _NO_BOUND <= number < 2**63:
+                raise GraphError(
+                    f"sdpa: {field} {value!r} is no distance: it must be 0 or more, or -1 (or None) for no bound"
+                )
             object.__setattr__(self, field, number)
+
+    def _settle_window(self) -> None:
+        """One spelling for each window: no bound is None, and a causal flag stands alone.
+
+        Beside a left bound the flag becomes what it means, because versions of hipDNN read the pair differently.
+        """
+        for field in ("left_bound", "right_bound"):
+            if getattr(self, field) == _NO_BOUND:
+                object.__setattr__(self, field, None)
+        if not (self.causal_mask or self.causal_mask_bottom_right):
+            return
+        self._check_causal()
+        object.__setattr__(self, "right_bound", None)
+        if self.left_bound is not None:
+            bottom_right = self.causal_mask_bottom_right
+            alignment = DiagonalAlignment.BOTTOM_RIGHT if bottom_right else DiagonalAlignment.TOP_LEFT
+            for field in ("causal_mask", "causal_mask_bottom_right"):
+                object.__setattr__(self, field, False)
+            object.__setattr__(self, "diagonal_alignment", alignment)
+            object.__setattr__(self, "right_bound", 0)
+
+    def _check_causal(self) -> None:
+        if self.causal_mask and self.causal_mask_bottom_right:
+            raise GraphError("sdpa: causal_mask and causal_mask_bottom_right exclude each other; set one")
+        flag = "causal_mask" if self.causal_mask else "causal_mask_bottom_right"
+        if self.right_bound not in (None, 0):
+            raise GraphError(
+                f"sdpa: {flag} is a right bound of 0, and right_bound is {self.right_bound}; leave one of them out"
+            )
+        if self.causal_mask and self.diagonal_alignment is DiagonalAlignment.BOTTOM_RIGHT:
+            raise GraphError(
+                "sdpa: causal_mask is aligned at the top left, and diagonal_alignment is BOTTOM_RIGHT; set "
+                "causal_mask_bottom_right, or a right bound of 0 instead of causal_mask"
+            )
 
     @property
     def window(self) -> Window:
-        """The window after the causal flags."""
+        """The window that flags, bounds and alignment say together."""
+        left, right = _distance(self.left_bound), _distance(self.right_bound)
         if self.causal_mask or self.causal_mask_bottom_right:
             return Window(self.causal_mask_bottom_right, None, 0)
-        return Window(self.diagonal_alignment is DiagonalAlignment.BOTTOM_RIGHT, self.left_bound, self.right_bound)
+        return Window(self.diagonal_alignment is DiagonalAlignment.BOTTOM_RIGHT, left, right)
+
+
+def _distance(bound: int | None) -> int | None:
+    """A bound in tokens; None: no bound. Beyond any dim it changes nothing, and positions stay within 64 bits."""
+    return None if bound is None else min(bound, 2**40)
 
 
 _UNSETTLED_INPUTS = (
@@ -192,10 +242,17 @@ class SdpaNode(Node):
     optional_outputs = output_ports[1:]
 
     @property
+    def is_paged(self) -> bool:
+        """True if k and v are containers of pages, [pages, H, page size, D]."""
+        return self.attributes.max_seq_len_kv is not None or not {"page_table_k", "page_table_v"}.isdisjoint(
+            self.inputs
+        )
+
+    @property
     def score_dims(self) -> tuple[int, int, int, int]:
         """(B, H, Sq, Skv)."""
         q, k = self.inputs["q"].dims, self.inputs["k"].dims
-        return (q[0], q[1], q[2], k[2])
+        return (q[0], q[1], q[2], self.attributes.max_seq_len_kv or k[2])
 
     @property
     def constant_scale(self) -> float | None:
@@ -245,8 +302,10 @@ class SdpaNode(Node):
         shown = f"q {q}, k {k}, v {v}"
         if not len(q) == len(k) == len(v) == 4:
             raise self.fail(f"q, k and v need rank 4, [batch, heads, sequence, head size]; got {shown}")
-        if not q[0] == k[0] == v[0]:
-            raise self.fail(f"batch sizes differ: {shown}")
+        if not self.is_paged and not q[0] == k[0] == v[0]:
+            raise self.fail(
+                f"batch sizes differ: {shown}; containers of pages need their page tables, which no target serves"
+            )
         if q[1] % k[1] or q[1] % v[1]:
             raise self.fail(f"the {q[1]} heads of q must be a multiple of those of k and of v: {shown}")
         if q[3] != k[3]:
@@ -266,6 +325,8 @@ class SdpaNode(Node):
         mask = self.inputs.get("attn_mask")
         if mask is None:
             return
+        if self.is_paged:
+            return  # how many keys the pages hold is not settled
         fits = all(m in (1, s) for m, s in zip(reversed(mask.dims), reversed(self.score_dims), strict=False))
         if mask.rank > 4 or not fits:
             raise self.fail(f"attn_mask '{mask.name}' {mask.dims} does not broadcast to the scores {self.score_dims}")
@@ -374,9 +435,9 @@ class SdpaNode(Node):
         magnitude = np.abs(np.where(dead, 0.0, softmax.max)) + np.abs(np.log(total))
         bounds = {
             "o": self._output_error(inputs, errors, outputs["o"], softmax, weights, d_scores),
-            "stats": np.where(dead, 0.0, d_sum + self.gamma(terms) + 8.0 * eps * (1.0 + magnitude)),
+            "stats": np.where(dead, 0.0, d_sum + self.sum_gamma(terms) + 8.0 * eps * (1.0 + magnitude)),
             "max": np.where(dead, 0.0, d_max),
-            "sum_exp": softmax.sum * (d_sum + np.expm1(np.minimum(d_max, 50.0)) + self.gamma(terms)),
+            "sum_exp": softmax.sum * (d_sum + np.expm1(np.minimum(d_max, 50.0)) + self.sum_gamma(terms)),
         }
         return {port: bounds[port] for port in self.outputs}
 
@@ -500,6 +561,9 @@ class SdpaBuilder(GraphBuilder):
             dropout_probability=dropout_probability, max_seq_len_kv=max_seq_len_kv, mma_core_mode=mma_core_mode,
             implementation=implementation,
         )  # fmt: skip
+        for what, others in (("other_inputs", other_inputs), ("other_outputs", other_outputs)):
+            if others is not None and not isinstance(others, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise GraphError(f"sdpa: {what} must be tensors by the names of their ports, got {others!r:.200}")
         inputs = {
             "q": q, "k": k, "v": v, "attn_mask": bias, "scale": tensor_scale, "seq_len_q": seq_len_q,
             "seq_len_kv": seq_len_kv, "sink_token": sink_token, **(other_inputs or {}),
@@ -508,7 +572,7 @@ class SdpaBuilder(GraphBuilder):
         node = self.add_node(
             SdpaNode, inputs, name=name, attributes=attributes, compute_data_type=compute_data_type,
             outputs={port: tensor for port, tensor in written.items() if tensor is not None},
-            optional_outputs=("stats",) if generate_stats else (),
+            optional_outputs=("stats",) if attributes.generate_stats else (),
         )  # fmt: skip
         stats = node.outputs.get("stats")
         if stats is not None:

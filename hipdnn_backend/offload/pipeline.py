@@ -149,7 +149,7 @@ def run(imported: Imported, *, engines: Sequence[Engine], options: OffloadOption
     Raises:
         PassError: a pass failed, e.g. because no engine compiles an operation; it names a reproducer.
     """
-    session = Session(tuple(engines), options or OffloadOptions())
+    session = Session(tuple(engines), options or OffloadOptions(), whole=imported.whole)
     run_passes(imported.module, PIPELINE, session)
     return Offloaded(imported.module, session.graphs, session.report)
 
@@ -303,7 +303,7 @@ def partition(imported: Imported, *, engines: Sequence[Engine], options: Offload
         engines: in the order in which they are asked.
         options: default: `OffloadOptions()`.
     """
-    session = Session(tuple(engines), options or OffloadOptions())
+    session = Session(tuple(engines), options or OffloadOptions(), whole=imported.whole)
     module = imported.module.operation.clone()
     run_passes(module, _PARTITIONING, session)
     groups, unclaimed, alone = [], [], []

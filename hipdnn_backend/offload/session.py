@@ -125,12 +125,14 @@ class Session:
     Attributes:
         engines: in the order in which they are asked.
         options: see `OffloadOptions`.
+        whole: node → what it is a part of, see `Imported.whole`.
         graphs: compiled graphs by name; filled by ``hipdnn-graph-to-executable``.
         report: what happened, filled by every pass.
     """
 
     engines: tuple[Engine, ...] = ()
     options: OffloadOptions = field(default_factory=OffloadOptions)
+    whole: Mapping[str, str] = field(default_factory=dict)
     graphs: dict[str, CompiledGraph] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
     _said: dict[tuple[str, WireGraph], Support] = field(default_factory=dict)

@@ -16,12 +16,13 @@ from typing import Any, Final
 from graph_api.errors import ExecutionError
 from iree_bridge import _hip
 
-__all__ = ["DEVICE_TO_DEVICE", "DEVICE_TO_HOST", "HOST_TO_DEVICE", "Hip", "Retired"]
+__all__ = ["DEVICE_TO_DEVICE", "DEVICE_TO_HOST", "HOST_TO_DEVICE", "Hip", "Retired", "missing_functions"]
 
 _FUNCTIONS: Final = (
     "hipDeviceSynchronize",
     "hipFree",
     "hipGetDevice",
+    "hipGetErrorName",
     "hipMalloc",
     "hipMemcpyAsync",
     "hipMemsetD16Async",
@@ -41,6 +42,11 @@ DEVICE_TO_DEVICE: Final = 3
 _CAPTURE_IMPLICIT: Final = 906  # of the null stream, while another stream of the process is captured
 
 
+def missing_functions(library: ctypes.CDLL) -> tuple[str, ...]:
+    """The functions that launches take and a HIP runtime does not have."""
+    return tuple(name for name in _FUNCTIONS if not hasattr(library, name))
+
+
 class Hip:
     """The functions, without the prefix ``hip``; they take ctypes objects or small integers and return an error number.
 
@@ -49,12 +55,12 @@ class Hip:
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
-        try:
-            for name in _FUNCTIONS:
-                setattr(self, name, getattr(library, name))
-            self._error_name: Any = library.hipGetErrorName
-        except AttributeError as error:
-            raise ExecutionError(f"{path} is no HIP runtime of this time: {error}; update ROCm") from error
+        missing = missing_functions(library)
+        if missing:
+            raise ExecutionError(f"the HIP runtime {path} lacks {', '.join(missing)}; update ROCm")
+        for name in _FUNCTIONS:
+            setattr(self, name, getattr(library, name))
+        self._error_name: Any = library.hipGetErrorName
         self._error_name.restype = ctypes.c_char_p
         self._is_capturing: Any = getattr(library, "hipStreamIsCapturing", None)  # old runtimes cannot tell
         if self._is_capturing is not None:

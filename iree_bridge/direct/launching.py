@@ -221,8 +221,8 @@ class DeviceMemory:
         address: of its first byte, a multiple of 256; 0 if it has none.
     """
 
-    def __init__(self, index: int, nbytes: int) -> None:
-        """Allocates.
+    def __init__(self, index: int, nbytes: int, contents: bytes | None = None) -> None:
+        """Allocates; ``contents``, as many bytes, are there when this returns.
 
         Raises:
             RuntimeError: the device has no memory left.
@@ -235,6 +235,16 @@ class DeviceMemory:
                 hip.check(hip.hipMalloc(ctypes.byref(memory), ctypes.c_size_t(nbytes)), f"hipMalloc({nbytes})")
             self.address = memory.value or 0
             weakref.finalize(self, _free, hip, index, memory).atexit = False
+            if contents is not None:
+                with hip.on_device(index):
+                    _upload(hip, memory, contents)
+
+
+def _upload(hip: Hip, memory: ctypes.c_void_p, contents: bytes) -> None:
+    size, stream = ctypes.c_size_t(len(contents)), ctypes.c_void_p(0)
+    error = hip.hipMemcpyAsync(memory, contents, size, ctypes.c_int(HOST_TO_DEVICE), stream)
+    hip.check(error, f"hipMemcpyAsync({len(contents)})")
+    hip.check(hip.hipStreamSynchronize(stream), "hipStreamSynchronize")
 
 
 def _free(hip: Hip, index: int, memory: ctypes.c_void_p) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
@@ -89,11 +89,13 @@ class Recording:
         commands: what is done.
         temporaries: bytes of further memory, each an argument after the workspace. Nobody else may use it until the
             launch is done.
+        contents: what some of these hold from the start, by their place among them: constants, which nothing writes.
     """
 
     images: tuple[bytes, ...]
     commands: tuple[Command, ...]
     temporaries: tuple[int, ...] = ()
+    contents: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -122,7 +124,9 @@ def record(code: bytes, sizes: Sequence[int], workspace: int) -> Recording:
         raise UnrecordableError(str(error)) from error
     except (struct.error, LookupError, TypeError, ValueError, RecursionError, MemoryError, AttributeError) as error:
         raise UnrecordableError(f"the code is not understood: {type(error).__name__}: {error}") from error
-    return Recording(tuple(recorder.images), tuple(recorder.commands), tuple(recorder.temporaries))
+    return Recording(
+        tuple(recorder.images), tuple(recorder.commands), tuple(recorder.temporaries), dict(recorder.contents)
+    )
 
 
 _DEVICE: Final = object()
@@ -162,9 +166,10 @@ class _Recorder:
 
     def __init__(self, sizes: Sequence[int], image_bytes: int) -> None:
         self.arguments = len(sizes)
-        self._image_bytes = image_bytes
+        self._image_bytes = self._constant_bytes = image_bytes
         self._exports = 0
         self.temporaries: list[int] = []
+        self.contents: dict[int, bytes] = {}
         self.images: list[bytes] = []
         self.kernels: list[Kernel] = []
         self.commands: list[Command] = []
@@ -197,6 +202,7 @@ class _Recorder:
             "hal.device.queue.copy": self.queue_copy,
             "hal.device.queue.barrier": lambda *_: None,
             "hal.device.queue.alloca": self.allocate,
+            "hal.allocator.import": self.import_constant,
             "hal.device.queue.dealloca": lambda *_: None,
             "hal.fence.create": lambda device, flags: _FENCE,
             "hal.fence.join": lambda *_: _FENCE,
@@ -280,6 +286,23 @@ class _Recorder:
         nbytes: int, flags: int,
     ) -> _Buffer:  # fmt: skip
         """Memory for a value between two command buffers; it stays allocated, so that later launches can have it."""
+        return self._temporary(nbytes)
+
+    def import_constant(
+        self, allocator: object, attempt: int, affinity: int, memory: int, usage: int, source: memoryview, offset: int,
+        nbytes: int,
+    ) -> _Buffer:  # fmt: skip
+        """A constant of the program becomes memory of the device that holds it."""
+        if offset < 0 or nbytes < 0 or offset + nbytes > len(source):
+            _refuse(f"bytes {offset} to {offset + nbytes} of a constant of {len(source)}")
+        self._constant_bytes -= nbytes  # parts of constants may overlap: a small file must not become a large one
+        if self._constant_bytes < 0:
+            _refuse("more constants than there are bytes of code")
+        buffer = self._temporary(nbytes)
+        self.contents[buffer.argument - self.arguments] = bytes(source[offset : offset + nbytes])
+        return buffer
+
+    def _temporary(self, nbytes: int) -> _Buffer:
         if nbytes < 0 or len(self.temporaries) >= _MAX_TEMPORARIES:
             _refuse(f"memory of {nbytes} bytes, after {len(self.temporaries)} others")
         self.temporaries.append(nbytes)

@@ -105,6 +105,8 @@ def _phase_filters(e: Emitter, node: ConvDgradNode, axes: Sequence[_Axis], w: Va
     text = _phase_filter_function(w, order, axes, groups, mirrored=node.attributes.is_mirrored)
     phases, taps = [len(axis.phases) for axis in axes], [axis.taps for axis in axes]
     made = e.call(text, [e.permute(w, order)], (groups, per_group, *phases, *taps, k // groups), w.dtype)
+    if e.target.is_gpu and 1 in node.outputs["dx"].dims[2:]:
+        made = e.barrier(made)  # else the compiler fails on channels-last ones ("inferred input/output operand")
     made = e.permute(made, (*range(2 + rank), 2 + 2 * rank, *range(2 + rank, 2 + 2 * rank)))
     return e.reshape(made, (groups * per_group * math.prod(phases), k // groups, *taps))
 

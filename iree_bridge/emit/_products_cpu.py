@@ -19,6 +19,7 @@ from typing import Final
 
 from graph_api import DataType
 from iree_bridge.emit._linalg import Code, Operand, generic
+from iree_bridge.emit.reduction import total
 from iree_bridge.emitter import Emitter, Value
 from iree_bridge.target import Target
 from iree_bridge.types import builtin_tensor
@@ -98,10 +99,42 @@ def product(e: Emitter, a: Value, b: Value, *, across: bool) -> Value | None:
     copies = across or b.dtype in _HALF
     if n < _LEAST_COLUMNS or (copies and m < _FEW_ROWS):
         return None
+    parts = _parts(m, a.dims[-1], n)
+    if parts > 1:
+        return _in_parts(e, a, b, parts, across=across)
     a = as_computed(e, a)
     if across:
         return e.slice(_in_panels(e, a, b), len(a.dims) - 1, 0, n)
     return (_one_row if m == 1 else by_columns)(e, a, as_computed(e, b))
+
+
+def _parts(m: int, k: int, n: int) -> int:
+    """Into how many parts of the depth a product is cut, so that no sum adds thousands of terms one by one.
+
+    As few as leave at most some hundreds to each, of equal size, and no more than make the parts of the result as large
+    as the factors are.
+    """
+    if m == 1 or k < _DEEP:
+        return 1
+    most = k * (m + n) // (m * n)
+    fitting = (count for count in range(-(-k // _DEEPEST_PART), min(most, k // _LEAST_PART) + 1)
+               if k % count == 0 and k // count % _STEP == 0)  # fmt: skip
+    return next(fitting, 1)
+
+
+_DEEP, _DEEPEST_PART, _LEAST_PART = 4096, 1024, 256
+
+
+def _in_parts(e: Emitter, a: Value, b: Value, parts: int, *, across: bool) -> Value | None:
+    """The sum of the products of as many parts of the depth."""
+    *lead, m, k = a.dims
+    n, depth, at = b.dims[-1], k // parts, len(lead)
+    a = e.permute(e.reshape(a, (*lead, m, parts, depth)), [*range(at), at + 1, at, at + 2])
+    b = e.reshape(b, (*lead, parts, depth, n))
+    c = product(e, a, b, across=across)
+    if c is None:
+        return None
+    return e.reshape(total(e, c, [at]), (*lead, m, n))
 
 
 def _in_panels(e: Emitter, a: Value, b: Value) -> Value:

@@ -9,6 +9,7 @@ from graph_api import DataType, TensorAttr
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
 from iree_bridge.emit import _conv_cpu, _conv_generic
 from iree_bridge.emit._conv_frame import cropped, met
+from iree_bridge.emit._conv_thin import in_two_channels, without_thin_axes
 from iree_bridge.emit._products_cpu import as_computed
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import carried
@@ -74,6 +75,10 @@ def convolution(
     """The forward convolution of logical x and w; the filter is used as it is."""
     attributes, x = _without_strided_points(e, attributes, x, w)
     out = [attributes.output_size(i, size, w.dims[i + 2]) for i, size in enumerate(x.dims[2:])]
+    thin = without_thin_axes(e, attributes, x, w, out)
+    if thin is not None:
+        return thin.restored(e, convolution(e, thin.attributes, x, thin.w, groups, compute))
+    x, w = in_two_channels(e, attributes, x, w, groups)
     dtype = _accumulator(x.dtype, compute)
     if (len(out) == 3 and groups > 1) or x.dtype is DataType.INT8:
         return _conv_generic.generic_convolution(

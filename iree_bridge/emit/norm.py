@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graph_api import TensorAttr
+from graph_api import DataType, TensorAttr
 from graph_api.ops.norm import (
     BatchnormInferenceNode,
     BatchnormInferenceVarianceNode,
@@ -14,7 +14,7 @@ from graph_api.ops.norm import (
     RmsnormNode,
 )
 from iree_bridge.emit.pointwise import Elementwise
-from iree_bridge.emit.reduction import mean
+from iree_bridge.emit.reduction import accumulator, mean
 from iree_bridge.emitter import Emitter, Value, rule
 
 __all__ = ["batchnorm", "batchnorm_inference", "batchnorm_inference_variance", "layernorm", "rmsnorm"]
@@ -40,8 +40,9 @@ def batchnorm_inference_variance(e: Emitter, node: BatchnormInferenceVarianceNod
 @rule("batchnorm")
 def batchnorm(e: Emitter, node: BatchnormNode) -> None:
     """Statistics of x in two passes, then as in inference; running statistics where they are wanted."""
-    t = Elementwise(e, node.compute)
-    x, scale, bias = (e.read(node.inputs[port], node.compute) for port in ("x", "scale", "bias"))
+    kind = _arithmetic(e, node)
+    t = Elementwise(e, kind)
+    x, scale, bias = (e.read(node.inputs[port], kind) for port in ("x", "scale", "bias"))
     center, difference, variance = _moments(t, x, node.axes)
     inverse = _inverse_root(t, variance, _number(t, node.inputs["epsilon"], variance))
     results = {"y": _affine(t, difference, inverse, scale, bias), "mean": center, "inv_variance": inverse}
@@ -50,7 +51,7 @@ def batchnorm(e: Emitter, node: BatchnormNode) -> None:
             e.write(node, port, value)
     for what, new in (("mean", center), ("variance", t.scale(variance, node.correction))):
         if f"next_running_{what}" in node.outputs:
-            old = e.read(node.inputs[f"prev_running_{what}"], node.compute)
+            old = e.read(node.inputs[f"prev_running_{what}"], kind)
             momentum = _number(t, node.inputs["momentum"], old)
             rest = t.call("rsub.Scalar", momentum, 1.0, 1)
             e.write(node, f"next_running_{what}", t.add(t.mul(rest, old), t.mul(momentum, new)))
@@ -59,8 +60,9 @@ def batchnorm(e: Emitter, node: BatchnormNode) -> None:
 @rule("layernorm")
 def layernorm(e: Emitter, node: LayernormNode) -> None:
     """Statistics of the trailing dims in two passes, then (x - mean) * inv_variance * scale + bias."""
-    t = Elementwise(e, node.compute)
-    x, scale, bias = (e.read(node.inputs[port], node.compute) for port in ("x", "scale", "bias"))
+    kind = _arithmetic(e, node)
+    t = Elementwise(e, kind)
+    x, scale, bias = (e.read(node.inputs[port], kind) for port in ("x", "scale", "bias"))
     center, difference, variance = _moments(t, x, node.axes)
     inverse = _inverse_root(t, variance, _number(t, node.inputs["epsilon"], variance))
     results = {"y": _affine(t, difference, inverse, scale, bias), "mean": center, "inv_variance": inverse}
@@ -71,14 +73,23 @@ def layernorm(e: Emitter, node: LayernormNode) -> None:
 @rule("rmsnorm")
 def rmsnorm(e: Emitter, node: RmsnormNode) -> None:
     """x * rsqrt(mean of x^2 + epsilon) * scale (+ bias); in the compute type, so that squares of f16 stay finite."""
-    t = Elementwise(e, node.compute)
-    x, scale = (e.read(node.inputs[port], node.compute) for port in ("x", "scale"))
+    kind = _arithmetic(e, node)
+    t = Elementwise(e, kind)
+    x, scale = (e.read(node.inputs[port], kind) for port in ("x", "scale"))
     square = mean(e, t.mul(x, x), node.axes)
     inverse = _inverse_root(t, square, _number(t, node.inputs["epsilon"], square))
-    bias = e.read(node.inputs["bias"], node.compute) if "bias" in node.inputs else None
+    bias = e.read(node.inputs["bias"], kind) if "bias" in node.inputs else None
     e.write(node, "y", _affine(t, x, inverse, scale, bias))
     if "inv_rms" in node.outputs:
         e.write(node, "inv_rms", inverse)
+
+
+def _arithmetic(e: Emitter, node: BatchnormNode | LayernormNode | RmsnormNode) -> DataType:
+    """The type in which all is computed: that in which the statistics are summed.
+
+    Conversions between the steps would be cheaper, but the compiler starts another kernel at each.
+    """
+    return accumulator(e.target, node.inputs["x"].dims, node.axes, node.compute)
 
 
 def _moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:

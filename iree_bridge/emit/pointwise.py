@@ -173,7 +173,7 @@ def _relu_bwd(t: Elementwise, a: PointwiseAttributes, dy: Value, x: Value) -> Va
         return t.select(t.compare("gt", x, 0), dy, zero)
     low, high, slope = a.clip
     below = t.scale(dy, slope) if slope else zero
-    inside = t.select(t.compare("lt", x, low), below, dy)
+    inside = t.select(t.compare("le", x, low), below, dy)
     return inside if math.isinf(high) else t.select(t.compare("gt", x, high), zero, inside)
 
 

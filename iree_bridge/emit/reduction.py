@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graph_api import ReductionMode
+from graph_api import DataType, ReductionMode
 from graph_api.layout import stride_order
 from graph_api.ops.reduction import ReductionNode
+from iree_bridge.emit import _ordered
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emitter import Emitter, Value, rule
+from iree_bridge.target import Target
 from iree_bridge.types import TORCH_CODE
 
-__all__ = ["mean", "reduction", "total"]
+__all__ = ["accumulator", "mean", "reduction", "total"]
 
 
 @rule("reduction")
@@ -37,11 +39,11 @@ def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Se
         case ReductionMode.NORM2:
             return t.unary("sqrt", total(e, t.mul(x, x), axes))
         case ReductionMode.MAX:
-            return _over(e, "aten.amax", x, axes)
+            return _extreme(e, "aten.amax", x, axes)
         case ReductionMode.AMAX:
-            return _over(e, "aten.amax", t.unary("abs", x), axes)
+            return _extreme(e, "aten.amax", t.unary("abs", x), axes)
         case ReductionMode.MIN:
-            return _over(e, "aten.amin", x, axes)
+            return _extreme(e, "aten.amin", x, axes)
         case ReductionMode.MUL:
             return _product(e, x, axes)
         case ReductionMode.MUL_NO_ZEROS:
@@ -50,7 +52,39 @@ def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Se
 
 def total(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
     """The sum over ``axes`` in the type of x; they stay as dims of 1."""
-    return _over(e, "aten.sum.dim_IntList", x, axes, TORCH_CODE[x.dtype])
+    name, dtype = "aten.sum.dim_IntList", x.dtype
+    kind = accumulator(e.target, x.dims, axes, dtype)
+    inner = _inner_axes(x.dims) if kind is not dtype and math.prod(_kept(x, axes)) == 1 else []
+    if inner:
+        # The rows' sums in 64 bits; these are few, and converting their sum would be a kernel of its own.
+        x = e.cast(_step(e, name, e.cast(x, kind), inner, TORCH_CODE[kind]), dtype)
+        return _step(e, name, x, axes, TORCH_CODE[dtype])
+    return e.cast(_over(e, name, e.cast(x, kind), axes, TORCH_CODE[kind]), dtype)
+
+
+def accumulator(target: Target, dims: Sequence[int], axes: Sequence[int], dtype: DataType) -> DataType:
+    """The type in which a CPU accumulates what has these dims and data type over ``axes``.
+
+    Its loops add one term after the other, and what that rounds away grows with their number. In 64 bits it does not,
+    but twice the bits are half the speed where all lies in the nearest cache. So sums stay as they are up to a length:
+    that of rows of whole vectors is the largest, as they are many sums at once; that of other rows, which are computed
+    in scalars, the smallest. The sum of everything pays a kernel for the conversion of its result. GPUs add in trees.
+    """
+    terms = math.prod(dims[axis] for axis in axes)
+    if dtype is not DataType.FLOAT or target.is_gpu:
+        return dtype
+    if terms == math.prod(dims):
+        least = _LONG_ALL
+    elif len(dims) - 1 in axes and dims[-1] > 1:
+        least = _LONG_SCALAR_ROW if dims[-1] % _VECTOR else _LONG_ROW
+    else:
+        least = _LONG_COLUMN
+    return DataType.DOUBLE if terms >= least else dtype
+
+
+_LONG_SCALAR_ROW, _LONG_COLUMN, _LONG_ROW, _LONG_ALL = 256, 1024, 8192, 32768
+_VECTOR = 8
+"""Elements of the vectors that a row is cut into, if it can be."""
 
 
 def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
@@ -60,10 +94,19 @@ def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
     return summed if count == 1 else e.op("aten.div.Scalar", summed.dims, x.dtype, summed, float(count))
 
 
+def _extreme(e: Emitter, name: str, x: Value, axes: Sequence[int]) -> Value:
+    if not _ordered.loses_nan(e, x.dtype):
+        return _over(e, name, x, axes)
+    keys = _ordered.encoded(e, x, least=name == "aten.amin")
+    return _ordered.decoded(e, _over(e, name, keys, axes), x.dtype)
+
+
 def _product(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
+    dtype = x.dtype
+    x = e.cast(x, accumulator(e.target, x.dims, axes, dtype))
     for axis in axes:
         x = _over(e, "aten.prod.dim_int", x, [axis], TORCH_CODE[x.dtype]) if x.dims[axis] > 1 else x
-    return x
+    return e.cast(x, dtype)
 
 
 def _over(e: Emitter, name: str, x: Value, axes: Sequence[int], *operands: int) -> Value:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graph_api import DataType, PaddingMode
 from graph_api._numpy import np
 from graph_api.ops.resample import ResampleAttributes, ResampleFwdNode
+from iree_bridge.emit import _ordered
 from iree_bridge.emit._linalg import Code, Operand, element_type, generic
 from iree_bridge.emit.conv import cropped
 from iree_bridge.emitter import Emitter, Value, rule
@@ -27,6 +29,7 @@ class _Pool:
         x: padded x, in memory order.
         out: dims of y, in memory order.
         compute: type of the arithmetic.
+        by_keys: the maximum is taken of keys.
     """
 
     attributes: ResampleAttributes
@@ -35,6 +38,7 @@ class _Pool:
     x: Value
     out: tuple[int, ...]
     compute: DataType
+    by_keys: bool = False
 
     @property
     def ignores_padding(self) -> bool:
@@ -89,14 +93,26 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
         size=x.dims,
         x=_padded(e, a, order, value, y_dims),
         out=tuple(y_dims[axis] for axis in order),
-        compute=node.compute,
+        compute=_sums(e, node),
+        by_keys=a.is_max and _ordered.loses_nan(e, node.compute),
     )
     back = [order.index(axis) for axis in range(len(order))]
-    y = e.call(_pool_function(pool), [pool.x], pool.out, node.compute)
+    result = _ordered.key_kind(node.compute) if pool.by_keys else pool.compute
+    y = e.call(_pool_function(pool), [pool.x], pool.out, result)
+    y = _ordered.decoded(e, y, node.compute) if pool.by_keys else y
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
         padded = _padded(e, a, order, value, y_dims)
         e.write(node, "index", e.permute(_index(e, pool, padded, y), back))
+
+
+def _sums(e: Emitter, node: ResampleFwdNode) -> DataType:
+    """The type of the arithmetic: long averages are summed in 64 bits on a CPU, see ``accumulator``."""
+    long = math.prod(node.attributes.window) >= _LONG and not node.attributes.is_max and not e.target.is_gpu
+    return DataType.DOUBLE if long and node.compute is DataType.FLOAT else node.compute
+
+
+_LONG = 1024
 
 
 def _index(e: Emitter, pool: _Pool, x: Value, y: Value) -> Value:
@@ -148,17 +164,20 @@ def _start(pool: _Pool, name: str, first: str, dtype: DataType) -> list[str]:
 
 
 def _pool_function(pool: _Pool) -> str:
-    """From x to y, both in memory order."""
-    a, kind = pool.attributes, element_type(pool.compute)
-    out = builtin_tensor(pool.out, pool.compute)
-    code = Code()
+    """From x to y, or the keys of y, both in memory order."""
+    a, code = pool.attributes, Code()
+    number = _ordered.key_kind(pool.compute) if pool.by_keys else pool.compute
+    out = builtin_tensor(pool.out, number)
     operation = {(True, True): "maximumf", (True, False): "maxsi", (False, True): "addf", (False, False): "addi"}
-    value = code.op(operation[a.is_max, pool.compute.is_float], "%o", pool.widen(code), kind)
+    element = pool.widen(code)
+    element = _ordered.key_of(code, element, pool.compute) if pool.by_keys else element
+    value = code.op(operation[a.is_max, number.is_float], "%o", element, element_type(number))
     first = _literal(_least(pool.compute) if a.is_max else 0, pool.compute)
+    first = str(_ordered.key_of_minus_infinity(pool.compute)) if pool.by_keys else first
     result = Operand("%begun", out, pool.parallel)
     lines = [
         f"func.func private @pool(%x: {builtin_tensor(pool.x.dims, pool.x.dtype)}) -> {out} {{",
-        *_start(pool, "begun", first, pool.compute),
+        *_start(pool, "begun", first, number),
         *generic("%total", pool.sources(), result, pool.loops, code.lines, value),
         *([] if a.is_max else _division(pool)),
         f"  return {'%total' if a.is_max else '%average'} : {out}",

@@ -11,6 +11,7 @@ from graph_api.ops.sdpa import SdpaNode
 from iree_bridge.emit._attention import LEAST_MASK, FusedAttention, fused_attention, visibility
 from iree_bridge.emit.matmul import product
 from iree_bridge.emit.pointwise import Elementwise
+from iree_bridge.emit.reduction import total as sums
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.target import Target
 from iree_bridge.types import TORCH_CODE
@@ -210,7 +211,7 @@ def _reduce(e: Emitter, name: str, value: Value) -> Value:
     dims = (*value.dims[:-1], 1)
     if name == "amax":
         return e.op("aten.amax", dims, value.dtype, value, [3], True)
-    return e.op("aten.sum.dim_IntList", dims, value.dtype, value, [3], True, None)
+    return sums(e, value, [3])
 
 
 # ---- small things --------------------------------------------------------------------------------------------------

@@ -132,7 +132,11 @@ class DirectLane(Lane):
                 staged.append(copy)
                 pointers[index] = copy.scratch.address
         if self._temporaries is None:
-            self._temporaries = [self._allocate(nbytes) for nbytes in program.loaded.recording.temporaries]
+            recording = program.loaded.recording
+            self._temporaries = [
+                self._allocate(nbytes, recording.contents.get(place))
+                for place, nbytes in enumerate(recording.temporaries)
+            ]
         own = [self._workspace_address(workspace), *(memory.address for memory in self._temporaries)]
         stream, kept = program.device.stream or 0, (self._workspace, self._temporaries)
         return program.loaded.prepare((*pointers, *own), stream, staged=staged, waits=program.waits, kept=kept)
@@ -154,10 +158,10 @@ class DirectLane(Lane):
             self._workspace = self._allocate(size)
         return self._workspace.address
 
-    def _allocate(self, nbytes: int) -> DeviceMemory:
+    def _allocate(self, nbytes: int, contents: bytes | None = None) -> DeviceMemory:
         from iree_bridge.direct.launching import DeviceMemory
 
-        return DeviceMemory(self.program.device.index, nbytes)
+        return DeviceMemory(self.program.device.index, nbytes, contents)
 
 
 class _HalLane(Lane):

@@ -178,9 +178,17 @@ _WINDOWS: dict[str, dict[str, Any]] = {
         "diagonal_band_left_bound": 2, "diagonal_band_right_bound": 1,
         "diagonal_alignment": DiagonalAlignment.BOTTOM_RIGHT,
     },
-    "right_negative": {"diagonal_band_right_bound": -2},
     "far": {"diagonal_band_left_bound": 2**31 - 1, "diagonal_band_right_bound": 2**31 - 1},
-    "flag_over_bounds": {"causal_mask": True, "diagonal_band_left_bound": 1, "diagonal_band_right_bound": 5},
+    "farthest": {
+        "diagonal_band_left_bound": 2**63 - 1, "diagonal_band_right_bound": 2**63 - 1,
+        "diagonal_alignment": DiagonalAlignment.BOTTOM_RIGHT,
+    },
+    "minus_one": {"diagonal_band_left_bound": -1, "diagonal_band_right_bound": -1},
+    "minus_one_left": {"diagonal_band_left_bound": -1, "diagonal_band_right_bound": 0},
+    "minus_one_right": {"diagonal_band_left_bound": 2, "diagonal_band_right_bound": -1},
+    "causal_spelled_twice": {"causal_mask": True, "diagonal_band_left_bound": -1, "diagonal_band_right_bound": 0},
+    "causal_sliding": {"causal_mask": True, "diagonal_band_left_bound": 2},
+    "causal_sliding_bottom_right": {"causal_mask_bottom_right": True, "diagonal_band_left_bound": 2},
 }  # fmt: skip
 
 _ROWS: dict[str, tuple[Sequence[int], DataType, dict[str, Any]]] = {

@@ -17,6 +17,7 @@ import pytest
 from graph_api import CompileError, DataType, ExecutionError, Graph, NotSupportedError, PointwiseMode
 from iree_bridge import artifact, vectors, versions
 from iree_bridge.artifact import Artifact, ArtifactError, compile_artifact
+from iree_bridge.cpu import host_arch
 from iree_bridge.options import CompileMode, Options
 from iree_bridge.target import Target
 
@@ -367,3 +368,17 @@ def test_arrays_are_plain() -> None:
     np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="allow_pickle"):
         vectors.decode(buffer.getvalue(), np.float64)
+
+
+def test_what_an_earlier_version_saved(made: Artifact, options: Options, tmp_path: Path) -> None:
+    """It listed all that LLVM attributes to the processor, and the model in the target."""
+    model = f"{host_arch()}-GenuineIntel-6-143-8,rdseed,avx,sse2"
+    had = (*made.codes["cpu"].cpu_features, "64bit", "rdseed", "adx", "clzero", "prefetchi", "avx10.1")
+    flags = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host", *CPU.flags()[3:])
+    old = _with_cpu(made, cpu_features=had, target=dataclasses.replace(CPU, features=model), flags=flags)
+    old.save(tmp_path / "old.fusilli")
+    loaded = Artifact.load(tmp_path / "old.fusilli")
+    assert loaded.code_for(CPU, options).vmfb == made.codes["cpu"].vmfb
+    again = _with_cpu(loaded, iree="3.12.0", vmfb=b"old").code_for(CPU, options)
+    assert "--iree-llvmcpu-target-cpu=host" not in again.flags
+    assert set(loaded.codes["cpu"].target.extensions) <= set(CPU.extensions)

@@ -164,12 +164,29 @@ def test_a_link_or_a_fifo_in_place_of_an_entry_is_not_used(filled: Cache, root: 
     assert filled.code(CODE) is None
 
 
-@pytest.mark.parametrize("part", ["", "v1", "v1/code", f"v1/code/{CODE[:2]}"])
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_a_folder_of_entries_that_others_can_write_is_not_used(
+    root: Path, filled: Cache, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What lies in it is neither read nor replaced; the rest of the cache is used."""
+    (root / "v1" / "code" / CODE[:2]).chmod(mode)
+    cache = Cache(root)
+    cache.check()
+    assert cache.code(CODE) is None
+    assert not cache.store(CODE, Code(b"new", {}))
+    assert "others may write to it" in caplog.text
+    (root / "v1" / "code" / CODE[:2]).chmod(0o700)
+    assert Cache(root).code(CODE) is not None
+
+
+@pytest.mark.parametrize("part", ["", "v1", "v1/code"])
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
 def test_a_folder_that_others_can_write_is_refused(root: Path, filled: Cache, part: str, mode: int) -> None:
     (root / part).chmod(mode)
     with pytest.raises(UntrustedCacheError, match="others may write to it"):
         Cache(root).code(CODE)
+    with pytest.raises(UntrustedCacheError, match="others may write to it"):
+        Cache(root).check()
     (root / part).chmod(0o700)
     assert Cache(root).code(CODE) is not None
 

@@ -22,7 +22,7 @@ from iree_bridge.inspect import inspect_graph, inspect_mlir
 from iree_bridge.options import CompileMode, Options
 from iree_bridge.reproducer import Reproducer
 from iree_bridge.target import Target
-from iree_bridge.variants import Variant, choose
+from iree_bridge.variants import FUSED_PADDING, Variant, choose
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Target.parse("cpu")
@@ -139,9 +139,9 @@ def test_names_do_not_matter_and_the_rest_does(options: Options, compiles: list[
 
 
 def test_the_host_processor_is_part_of_the_key(options: Options) -> None:
-    other = dataclasses.replace(CPU, features="x86_64-other,avx2")
+    other = dataclasses.replace(CPU, features="avx2,fma")
     graph = relu()
-    keys = {compiler._graph_key(graph, compiler.recipe_for(graph, target, options)) for target in (CPU, other)}
+    keys = {compiler._graph_key(graph, compiler.recipes_for(graph, target, options)) for target in (CPU, other)}
     assert len(keys) == 2
 
 
@@ -587,29 +587,87 @@ def test_a_crash_is_an_error_and_the_next_compile_works(options: Options) -> Non
     assert compiler.compile_mlir(ADD, CPU, options).vmfb
 
 
-def test_after_a_crash_the_spare_flags_are_tried(
-    options: Options, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    # What makes AMD code crash may change with each compiler: here a first set of flags that ends any compiler.
-    crashing = "--iree-llvmcpu-target-cpu-features=-"
+CRASHING = "--iree-llvmcpu-target-cpu-features=-"
+REFUSED = "--iree-llvmcpu-target-cpu-features=--"
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the compiler crash, or refuse its input, with a flag: what makes it do so changes with each release."""
     original = compiler._ask
 
     def ask(job: Any, header: Any, payload: bytes, **more: Any) -> Any:
-        if crashing in header.get("flags", ()):
-            payload = CRASH.encode()
-            header = header | {"flags": [flag for flag in header["flags"] if flag != crashing]}
+        texts = {CRASHING: CRASH, REFUSED: "func.func @f() { return %nothing }"}
+        for flag in set(texts) & set(header.get("flags", ())):
+            payload = texts[flag].encode()
+            header = header | {"flags": [other for other in header["flags"] if other != flag]}
         return original(job, header, payload, **more)
 
     monkeypatch.setattr(compiler, "_ask", ask)
-    variant = Variant("risky", (crashing,), spare_flags=("--iree-opt-level=O1",))
-    monkeypatch.setattr(compiler, "choose", lambda graph, target: variant)
+
+    def forms(*flags: str) -> None:
+        known = tuple(Variant("plain", (flag,)) for flag in flags)
+        monkeypatch.setattr(compiler, "variants", lambda graph, target: known)
+
+    return forms
+
+
+@pytest.mark.parametrize("flag", [CRASHING, REFUSED])
+def test_the_next_form_is_tried(
+    flag: str, options: Options, failing: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    failing(flag, "--iree-opt-level=O1")
     code = compiler.compile_code(relu(), CPU, options)
     assert code.flags == (*CPU.flags(), "--iree-opt-level=O1")
-    assert "crashed" in caplog.text
-    assert f"without ['{crashing}'] and with ['--iree-opt-level=O1']" in caplog.text
+    assert code.form == "plain"
+    assert "form 'plain' of graph 'relu' fails, 'plain' is tried" in caplog.text
     again = compiler.compile_code(relu(), CPU, options)
     assert again.from_cache
-    assert (again.vmfb, again.flags) == (code.vmfb, code.flags)
+    assert (again.vmfb, again.flags, again.form) == (code.vmfb, code.flags, code.form)
+
+
+def test_what_is_refused_in_all_forms_is_remembered(
+    options: Options, failing: Callable[..., None], compiles: list[str]
+) -> None:
+    failing(REFUSED, REFUSED)
+    with pytest.raises(CompileError, match="nor in the other forms that are right for it: 'plain'"):
+        compiler.compile_code(relu(), CPU, options)
+    assert len(compiles) == 2
+    with pytest.raises(CompileError, match="remembered"):
+        compiler.compile_code(relu(), CPU, options)
+    assert len(compiles) == 2
+
+
+def test_a_crash_among_the_forms_is_not_remembered(
+    options: Options, failing: Callable[..., None], compiles: list[str]
+) -> None:
+    failing(CRASHING, REFUSED)
+    for _ in range(2):
+        with pytest.raises(CompileError, match="crashed"):
+            compiler.compile_code(relu(), CPU, options)
+    assert len(compiles) == 4
+
+
+@pytest.mark.parametrize("fault", ["split_barriers", "padding"])
+def test_code_that_is_known_to_be_wrong_is_no_result(
+    fault: str, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = compiler._ask
+
+    def ask(job: Any, header: Any, payload: bytes, **more: Any) -> Any:
+        reply = original(job, header, payload, **more)
+        if header["op"] != "compile" or "--iree-opt-level=O1" in header["flags"]:
+            return reply
+        if fault == "padding":
+            return dataclasses.replace(reply, payload=reply.payload + b"main$async_dispatch_0.kd")
+        reply.header["split_barriers"] = ["kernel"]
+        return reply
+
+    monkeypatch.setattr(compiler, "_ask", ask)
+    known = Variant("plain", (FUSED_PADDING,)), Variant("plain", ("--iree-opt-level=O1",))
+    monkeypatch.setattr(compiler, "variants", lambda graph, target: known)
+    assert "--iree-opt-level=O1" in compiler.compile_code(relu(), Target.parse("gfx942"), options).flags
 
 
 def test_a_timeout_is_an_error_and_the_next_compile_works(options: Options) -> None:
@@ -675,7 +733,7 @@ def test_emitted_ir_has_names_only_in_its_locations(options: Options) -> None:
 def test_key_parts_are_logged(options: Options, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "iree_bridge"):
         compiler.compile_code(relu(), FAST, options)
-    for part in ("graph", "emitter", "variant", "flags", "global flags", "files", "target", "iree"):
+    for part in ("graph", "emitter", "variants", "flags", "global flags", "files", "target", "iree"):
         assert f"graph key part {part}: " in caplog.text
 
 

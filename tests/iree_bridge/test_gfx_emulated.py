@@ -1,4 +1,4 @@
-"""Code for gfx942, emulated instruction by instruction and compared with the float64 reference. No GPU is needed."""
+"""Code for AMD chips, emulated instruction by instruction and compared with the float64 reference. No GPU is needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 from fusilli_plugin.checks.selftest import GRAPHS
+from fusilli_plugin.emulator import CHIPS, Emulator, UnmodelledError
 from graph_api import DataType, Graph, numerics
-from tests.cases import family_cases
-from tests.support.gfx_emulator.assembly import UnmodelledError
+from iree_bridge import Target
+from tests.cases import OpCase, all_cases
+from tests.support import gfx_graphs
+from tests.support.cases import is_declined
 from tests.support.gfx_emulator.graphs import compile_graph, emulate
 from tests.support.gfx_emulator.launch import Machine
 from tests.support.gfx_emulator.state import HazardError
+from tests.support.outcomes import case_id
 
 pytestmark = [pytest.mark.mlir, pytest.mark.slow]
 
@@ -26,7 +30,31 @@ _SELFTEST = [
     "layer norm HALF",
     "dgrad HALF",
 ]
-_CASES = [("conv", "c309_fprop"), ("matmul", "all_transposed_bf16"), ("matmul", "batch_nan_behind_f16")]
+_CASES = [
+    pytest.param(case, chip, id=f"{chip}-{case_id(family, case)}") for family, case in all_cases() for chip in CHIPS
+]
+_SEEDS = 25
+"""Random graphs of a test."""
+
+
+@pytest.mark.parametrize(("case", "chip"), _CASES)
+def test_case(case: OpCase, chip: str) -> None:
+    target = Target.parse(chip)
+    if is_declined(case, target):
+        return
+    graph = case.graph()
+    outcome = Emulator(target).examine(graph, case.pack(graph))
+    assert outcome.ok, f"{outcome.verdict}: {outcome.text}"
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("start", range(0, 500, _SEEDS))
+def test_random_graphs(chip: str, start: int) -> None:
+    """As ``python -m tests.support.gfx_sweep``; ``docs/gpu_findings.md`` has the counts of longer ones."""
+    emulator = Emulator(Target.parse(chip))
+    for seed in range(start, start + _SEEDS):
+        outcome = emulator.examine(gfx_graphs.graph(seed))
+        assert outcome.ok, f"seed {seed}: {outcome.verdict}: {outcome.text}"
 
 
 def _product(m: int, n: int, k: int, *, batch: int = 1) -> Graph:
@@ -61,16 +89,6 @@ def test_product(sizes: tuple[int, int, int], tmp_path: Path) -> None:
 def test_graph_of_the_selftest(name: str, tmp_path: Path) -> None:
     machine = _assert_right(GRAPHS[name](), tmp_path, matrix="norm" not in name)
     assert not machine.counts["bytes read outside all buffers"]
-
-
-@pytest.mark.parametrize(("family", "name"), _CASES)
-def test_case_of_the_tables(family: str, name: str, tmp_path: Path) -> None:
-    case = next(case for case in family_cases(family) if case.name == name)
-    graph = case.graph()
-    pack = case.pack(graph)
-    results = emulate(graph, pack, compile_graph(graph, tmp_path), Machine())
-    for comparison in numerics.check(graph, pack, results):
-        assert comparison.ok, str(comparison)
 
 
 @pytest.mark.parametrize("sink", [False, True])

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import pytest
 
-from iree_bridge import _frames, pool
+from iree_bridge import _frames, pool, starting
 from iree_bridge.options import Options
 from iree_bridge.pool import Reply, WorkerError, WorkerPool
 from iree_bridge.target import Target
@@ -326,7 +326,8 @@ def test_a_worker_in_a_native_call_that_keeps_the_gil_ends_with_its_parent(tmp_p
         f"    pathlib.Path({str(busy)!r}).write_text(str(os.getpid()))\n"
         "    mutex = ctypes.create_string_buffer(64)\n"
         "    for _ in range(2): ctypes.PyDLL(None).pthread_mutex_lock(mutex)\n"  # no signal ends this wait
-        "worker._Server._features = hang\n"
+        "original, worker._Server._compile = worker._Server._compile, lambda self, header, text: (\n"
+        "    original(self, header, text) if text else hang())\n"
         "worker.main(sys.argv[3:])\n"
     )
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {hook} "$@"\n')
@@ -334,7 +335,7 @@ def test_a_worker_in_a_native_call_that_keeps_the_gil_ends_with_its_parent(tmp_p
     code = (
         f"workers = WorkerPool(Options(python=Path({str(python)!r}), workers=1))\n"
         f"{'ask(COMPILE)' if before == 'a compile' else ''}\n"
-        "workers.request({'op': 'features', 'flags': []}, timeout=60)"
+        "workers.request({'op': 'compile', 'flags': []}, timeout=60)"
     )
     with subprocess.Popen([sys.executable, "-c", _PRELUDE + code], cwd=ROOT) as host:
         end = time.monotonic() + 60
@@ -408,7 +409,7 @@ def test_the_interpreter_is_the_one_beside_the_compiler(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: WorkerPool
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/usr/bin/some-host-application")
-    python, sites = pool.find_python(Options(cache_dir=tmp_path))
+    python, sites = starting.find_python(Options(cache_dir=tmp_path))
     assert python.name.startswith("python")
     assert Path(sites[0], "iree", "compiler").is_dir()
     ask(workers)
@@ -417,9 +418,12 @@ def test_the_interpreter_is_the_one_beside_the_compiler(
 def test_without_an_interpreter_the_error_names_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", "/usr/bin/some-host-application")
     monkeypatch.setattr(sys, "path", [])
-    monkeypatch.setattr(pool, "_WORKER", Path("/nonexistent/iree_bridge/worker.py"))
+    monkeypatch.setattr(starting, "_WORKER", Path("/nonexistent/iree_bridge/worker.py"))
+    with pytest.raises(starting.NoInterpreterError, match="FUSILLI_PYTHON"):
+        starting.find_python(Options(cache_dir=tmp_path))
     with pytest.raises(WorkerError, match="FUSILLI_PYTHON"):
-        pool.find_python(Options(cache_dir=tmp_path))
+        WorkerPool(Options(cache_dir=tmp_path)).request({"op": "compile", "flags": []}, timeout=5)
+    assert "FUSILLI_PYTHON" in starting.problem(Options(cache_dir=tmp_path, memory=1 << 32))
 
 
 @pytest.mark.parametrize("python", ["/nonexistent/python3", "/bin/false", "/bin/true"])
@@ -474,7 +478,7 @@ def test_packages_outside_an_installation_do_not_choose_the_interpreter(
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(sys.executable, tmp_path / "bin" / "python3")
     monkeypatch.setattr(sys, "path", [str(target), *sys.path])
-    python, sites = pool.find_python(Options(cache_dir=tmp_path))
+    python, sites = starting.find_python(Options(cache_dir=tmp_path))
     assert python == Path(sys.executable)
     assert sites[0] == str(target)
     assert any(Path(folder, "ml_dtypes").is_dir() for folder in sites)

@@ -1,15 +1,19 @@
-"""Which flags a graph is compiled with on top of its target's."""
+"""Which flags a graph is compiled with on top of its target's, and what follows where the compiler fails."""
 
 from __future__ import annotations
 
 import pytest
 
 from fusilli_plugin.checks.selftest import GRAPHS
+from graph_api import DataType, Graph, ResampleMode
 from iree_bridge import Target
 from iree_bridge.compiler import compile_code
-from iree_bridge.variants import choose
+from iree_bridge.target import known_targets
+from iree_bridge.variants import FUSED_PADDING, choose, variants
+from tests.cases import all_cases
 
 CUDA = Target.parse("sm_80")
+GFX942 = Target.parse("gfx942")
 TENSOR_CORES = (b"mma.sync", b"wmma.")
 
 
@@ -29,10 +33,80 @@ def test_attention_for_cuda_needs_one_of_the_pipelines() -> None:
     assert b".target sm_80" in compile_code(graph, CUDA).vmfb
 
 
-def test_products_with_ragged_rows_do_without_buffer_instructions() -> None:
-    target = Target.parse("gfx942")
-    ragged, whole = (
-        choose(GRAPHS[name](), target) for name in ("product HALF", "conv 1x1+bias+add+ReLU, channels last HALF")
-    )
-    assert ragged.flags == whole.spare_flags == ("--iree-rocdl-enable-buffer-instructions=false",)
-    assert ragged.spare_flags == whole.flags == ()
+def test_loads_always_go_through_buffer_instructions() -> None:
+    """Without them the tail of a tile is not masked: what lies behind a tensor is multiplied with zero."""
+    for _, case in all_cases():
+        for target in ("gfx90a", "gfx942", "gfx950"):
+            for variant in variants(case.graph(), Target.parse(target)):
+                assert not [flag for flag in (*variant.flags, *variant.global_flags) if "buffer-instr" in flag]
+
+
+def test_a_variant_is_known_by_its_name() -> None:
+    for target in map(Target.parse, known_targets()):
+        for make in GRAPHS.values():
+            names = [variant.name for variant in variants(make(), target)]
+            assert names
+            assert len(names) == len(set(names))
+            assert choose(make(), target).name == names[0]
+
+
+def convolution(kind: str, x: tuple[int, ...], w: tuple[int, ...], **options: int) -> Graph:
+    graph = Graph(kind, io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
+    padding, stride = options.get("padding", 0), options.get("stride", 1)
+    size = [(x[i] + 2 * padding - w[i]) // stride + 1 for i in (2, 3)]
+    dims = {"x": x, "w": w, "dy": (x[0], w[0], *size)}
+    used = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}[kind]
+    tensors = [graph.tensor(name, dim=dims[name]) for name in used]
+    add = {"fprop": graph.conv_fprop, "dgrad": graph.conv_dgrad, "wgrad": graph.conv_wgrad}[kind]
+    out = add(*tensors, padding=padding, stride=stride).set_output(True)
+    if kind != "fprop":
+        out.set_dim(x if kind == "dgrad" else w)
+    return graph.validate()
+
+
+@pytest.mark.parametrize(
+    ("kind", "x", "w", "options", "is_fused"),
+    [
+        ("fprop", (1, 16, 8, 8), (16, 16, 3, 3), {"padding": 1}, True),
+        ("fprop", (1, 16, 8, 8), (16, 16, 3, 3), {}, False),
+        ("fprop", (1, 16, 8, 8), (16, 16, 1, 1), {"padding": 1}, False),
+        ("fprop", (3, 8, 1, 1), (5, 8, 3, 3), {"padding": 1}, False),
+        ("dgrad", (1, 16, 8, 8), (16, 16, 3, 3), {}, True),
+        ("dgrad", (1, 16, 8, 8), (16, 16, 1, 1), {}, False),
+        ("dgrad", (1, 16, 9, 9), (16, 16, 2, 2), {"stride": 3}, False),  # rows of dx that nothing meets
+        ("wgrad", (1, 16, 8, 8), (16, 16, 3, 3), {"padding": 1}, True),
+        ("wgrad", (1, 16, 8, 8), (16, 16, 1, 1), {"padding": 1}, False),
+    ],
+)
+def test_padding_is_fused_where_a_kernel_takes_it_in(
+    kind: str, x: tuple[int, ...], w: tuple[int, ...], options: dict[str, int], is_fused: bool
+) -> None:
+    found = variants(convolution(kind, x, w, **options), GFX942)
+    assert (FUSED_PADDING in found[0].flags) is is_fused
+    assert not [variant for variant in found[1:] if FUSED_PADDING in variant.flags]
+
+
+def test_pools_are_padded_by_themselves() -> None:
+    graph = Graph("pool", io_data_type=DataType.FLOAT)
+    y = graph.conv_fprop(graph.tensor(dim=(1, 4, 8, 8)), graph.tensor(dim=(4, 4, 3, 3)), padding=1)
+    graph.resample_fwd(y, mode=ResampleMode.MAXPOOL, window=(3, 3), stride=(2, 2), padding=(1, 1))[0].set_output(True)
+    assert not [variant for variant in variants(graph.validate(), GFX942) if FUSED_PADDING in variant.flags]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "dtype", "target", "first"),
+    [
+        ((8, 256), (256, 32), DataType.HALF, "gfx950", "no product tiles"),
+        ((2, 128), (128, 1024), DataType.BFLOAT16, "gfx90a", "no product tiles"),
+        ((4, 2, 256), (1, 256, 32), DataType.HALF, "mi355x", "no product tiles"),  # 8 rows
+        ((4, 3, 256), (1, 256, 32), DataType.HALF, "gfx950", "plain"),  # 12 rows
+        ((8, 256), (256, 32), DataType.HALF, "gfx942", "plain"),
+        ((8, 256), (256, 32), DataType.FLOAT, "gfx950", "plain"),
+        ((1, 256), (256, 32), DataType.HALF, "gfx950", "plain"),
+        ((8, 192), (192, 32), DataType.HALF, "gfx950", "plain"),
+    ],
+)
+def test_products_of_few_rows(a: tuple[int, ...], b: tuple[int, ...], dtype: DataType, target: str, first: str) -> None:
+    graph = Graph("product", io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    graph.matmul(graph.tensor(dim=a), graph.tensor(dim=b)).set_output(True)
+    assert choose(graph.validate(), Target.parse(target)).name == first

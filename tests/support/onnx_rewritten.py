@@ -84,7 +84,24 @@ class view_dtype(_Torch):  # noqa: N801
         return (x.view(_DTYPES[dtype]),)
 
 
-_OPERATORS = [rms_norm, silu, group_norm, scaled_dot_product_attention, max_pool2d_with_indices, to_dtype, view_dtype]
+class scatter_reduce(_Torch):  # noqa: N801
+    def _run(self, x: Array, positions: Array, values: Array, dim: int, reduce: str) -> Any:  # type: ignore[override]
+        result, where = x.copy(), list(np.indices(positions.shape, sparse=True))
+        where[dim] = positions
+        {"amax": np.maximum, "amin": np.minimum}[reduce].at(result, tuple(where), values)
+        return (result,)
+
+
+_OPERATORS = [
+    scatter_reduce,
+    rms_norm,
+    silu,
+    group_norm,
+    scaled_dot_product_attention,
+    max_pool2d_with_indices,
+    to_dtype,
+    view_dtype,
+]
 
 
 def rewritten(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -65,6 +65,9 @@ def bind_dims(graph: Graph, dims: Mapping[str, int]) -> None:
     sized, errors = _sized(graph.inputs, dims)
     _raise_all(errors)
     graph.inputs.update(sized)
+    for name, hint in graph.hints.items():
+        sizes = tuple(dims.get(dim, dim) if isinstance(dim, str) else dim for dim in hint.dims or ())
+        graph.hints[name] = TensorType(hint.element, sizes)
 
 
 def declared_inputs(

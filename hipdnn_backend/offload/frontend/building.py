@@ -50,6 +50,10 @@ def build(model: onnx.ModelProto, folder: Path | None, known: Mapping[str, objec
     for node in graph.nodes:
         graph.opsets.setdefault(node.domain, 1)
     graph.outputs = [_output(value) for value in proto.output]
+    for value in (*proto.value_info, *proto.output):
+        hint = TensorType.of(value.type)
+        if hint is not None and hint.dims is not None:
+            graph.hints[value.name] = hint
     _check_outputs(graph, known or {})
     return graph
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,9 @@ _FATAL = {
 
 _UNTYPED = "what a body of it gives has no known type, for which torch-mlir has no conversion"
 
+_LOG = logging.getLogger(__name__)
+_ILLEGAL = re.compile(r"failed to legalize operation '([^']*)'")
+_ONNX_NAME = re.compile(r'name = "onnx\.(\w+)"')
 _LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
 
 
@@ -143,8 +147,19 @@ def complaints(error: Any) -> Iterator[tuple[str, str]]:
         for at in (diagnostic, *diagnostic.notes):
             found = _LOCATION.search(str(at.location))
             if found:
-                yield found[1], " ".join(str(diagnostic.message).split())[:300]
+                yield found[1], _said(str(diagnostic.message))
                 break
+
+
+def _said(message: str) -> str:
+    """A diagnostic without the IR that it quotes, which goes to the log."""
+    text = " ".join(message.split())
+    found = _ILLEGAL.match(text)
+    if found is None:
+        return text[:300]
+    _LOG.debug("%s", message)
+    operator = _ONNX_NAME.search(text)
+    return f"torch-mlir does not convert {operator[1] if operator else found[1]} of this form"
 
 
 def unconverted(module: Any) -> Iterator[tuple[str, str]]:
@@ -187,10 +202,11 @@ def unknown_type(graph: Graph, output: str) -> ModelError:
         if operand in graph.inputs:
             return control_input(node, operand or "")
         if any(True for _ in subgraphs(node)):
-            return ModelError(node.name, "control-flow", f"{node.op_type} makes {output!r} and cannot be unrolled here")
+            reason = f"{node.op_type} makes {output!r} and cannot be unrolled here"
+            return UnsupportedNodeError(node.name, "control-flow", reason)
         if node.domain:
             reason = f"{node.domain}.{node.op_type} is not known here, so neither are the dims of {output!r}"
-            return ModelError(node.name, "static-dims", reason)
+            return UnsupportedNodeError(node.name, "static-dims", reason)
         what = f"{operand!r}, which a run computes, decides" if operand else "values that only a run knows decide"
         return ModelError(node.name, "static-dims", f"{node.op_type}: {what} the dims of its result, so of {output!r}")
     return ModelError(output, "static-dims", "the type of this result is not known before a run")

@@ -106,7 +106,9 @@ class Graph:
         outputs: in order.
         constants: name → array, the initializers.
         types: name → type as `shapes.infer` found it last; values that are no tensors are missing.
-        declared: name → type of results of `TORCH_DOMAIN` operators, which onnx cannot infer.
+        declared: name → type of results that onnx cannot infer: of `TORCH_DOMAIN` operators, and see `untold`.
+        hints: name → type as the model says it, which nobody checked; used where nothing else says one.
+        whole: names of nodes, see `Imported.whole`.
         sources: see `Imported.sources`.
         absorbed: see `Imported.absorbed`.
         room: bytes that its constants may have, 0 if nobody has decided yet.
@@ -121,6 +123,8 @@ class Graph:
         self.constants: dict[str, np.ndarray] = {}
         self.types: dict[str, TensorType] = {}
         self.declared: dict[str, TensorType] = {}
+        self.hints: dict[str, TensorType] = {}
+        self.whole: set[str] = set()
         self.sources: dict[str, str] = {}
         self.absorbed: dict[str, Absorbed] = {}
         self.room = 0

@@ -71,6 +71,8 @@ class Imported:
         opaque: name of a node that stays ONNX → why. A ``torch.operator "hipdnn.onnx"`` carries such nodes as a model;
             empty unless the model was loaded leniently.
         sources: name of every node of the ONNX model, those in bodies too → its operator.
+        whole: name of a node → what it is a part of: a recurrence, written out, whose steps are too small for graphs of
+            their own. The operations of all its parts are one graph.
         absorbed: name of a source node that left no operation → why: a batch norm went into its convolution, the front
             end computed the node or dropped it.
     """
@@ -82,4 +84,5 @@ class Imported:
     outputs: tuple[TensorInfo, ...]
     opaque: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    whole: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     absorbed: Mapping[str, Absorbed] = field(default_factory=lambda: MappingProxyType({}))

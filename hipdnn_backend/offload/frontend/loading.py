@@ -25,12 +25,16 @@ from hipdnn_backend.offload.frontend.opsets import convert, inline_functions
 from hipdnn_backend.offload.frontend.outside import FRONT_END, Reasons, set_outside
 from hipdnn_backend.offload.frontend.reading import read
 from hipdnn_backend.offload.frontend.rewriting import apply_rules
-from hipdnn_backend.offload.frontend.shapes import check, infer
+from hipdnn_backend.offload.frontend.shapes import check
+from hipdnn_backend.offload.frontend.untold import infer_all
 from hipdnn_backend.offload.frontend.weights import lifted, needs_constant
+from hipdnn_backend.offload.frontend.words import check_words
 
 __all__ = ["declared_arguments", "load", "prepare", "simplify"]
 
 _CONTEXT = ("com.microsoft", "EPContext")
+_WRONG_BODY = {"MeanVarianceNormalization"}
+"""Its body has the ReduceMean of older opsets, and constants of single precision."""
 _ROUNDS = 64
 """More rounds than any chain of rewrites needs: a rule that undoes another would not end."""
 
@@ -158,6 +162,7 @@ def _prepared(
     _note_sources(graph)
     graph = inline_functions(graph, model.functions)
     check(graph)
+    check_words(graph)
     bind_inputs(graph, inputs)
     bind_dims(graph, dims)
     graph = convert(graph)
@@ -205,15 +210,20 @@ def simplify(graph: Graph, left: Collection[str] = ()) -> None:
     """
     for _ in range(_ROUNDS):
         try:
-            infer(graph)
-        except ModelError:  # it may be about dims that are unknown until what they are computed from is folded
-            infer(graph, strict=False)
-            if not fold(graph):
+            infer_all(graph)
+        except ModelError as error:  # it may be about dims that are unknown until what they are computed from is folded
+            infer_all(graph, strict=False)
+            if not (fold(graph) or (_is_misjudged(graph, error) and apply_rules(graph, left))):
                 raise
             continue
         if not fold(graph) | apply_rules(graph, left):
             return
     raise ModelError(graph.name, "rewriting", f"rewriting did not end after {_ROUNDS} rounds")
+
+
+def _is_misjudged(graph: Graph, error: ModelError) -> bool:
+    """Whether onnx's inference failed at an operator whose body onnx itself has wrong, and which is rewritten."""
+    return any(node.name == error.node and node.op_type in _WRONG_BODY and not node.domain for node in graph.nodes)
 
 
 def _to_imported(graph: Graph, left: Mapping[str, Reasons], context: Any) -> Imported:
@@ -235,6 +245,7 @@ def _to_imported(graph: Graph, left: Mapping[str, Reasons], context: Any) -> Imp
         outputs=tuple(_info(graph, output.value, output.name) for output in graph.outputs),
         opaque=opaque,
         sources=graph.sources,
+        whole={name: name for name in graph.whole & live},
         absorbed={name: at for name, at in graph.absorbed.items() if name not in live},
     )
 

@@ -148,7 +148,7 @@ def _rebuilt(graph: Graph, model: onnx.ModelProto) -> Graph:
     outside = {name: array for name, array in graph.constants.items() if not graph.is_small(name)}
     result = build(model, None, outside)
     result.constants.update(outside)
-    result.sources, result.absorbed = graph.sources, graph.absorbed
+    result.sources, result.absorbed, result.hints = graph.sources, graph.absorbed, graph.hints
     for old, new in zip(graph.outputs, result.outputs, strict=True):
         new.name = old.name
     return result

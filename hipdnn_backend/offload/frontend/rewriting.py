@@ -116,6 +116,17 @@ class Builder:
         assert dtype is not None, f"the type of {name} is unknown"
         return self.constant(value, dtype)
 
+    def axis(self, default: int, rank: int) -> int:
+        """The attribute ``axis``, counted from 0.
+
+        Raises:
+            ModelError: there is no such axis.
+        """
+        axis = self.given.get("axis", default)
+        if not -rank <= axis < rank:
+            raise self.fail("attribute", f"axis is {axis}, of a tensor of rank {rank}")
+        return axis % rank
+
     def take_over(self, node: onnx.NodeProto) -> None:
         """What is emitted from now on is another node's work, which does the source node's too."""
         self.graph.absorbed[self.node.name] = Absorbed(Became.MERGED, (node.name,))
@@ -150,13 +161,27 @@ _MAX_DIM = 1 << 26
 """Elements along one axis from which on nodes are left as they are: rules write down the positions along it."""
 RuleT = TypeVar("RuleT", bound=Rule)
 _RULES: dict[tuple[str, str], list[Rule]] = {}
+_FORMS: dict[tuple[str, str], tuple[int, frozenset[str]]] = {}
+"""(domain, operator) → how many operands its rule reads, and which attributes."""
 
 
-def rewrites(*op_types: str, domain: str = "") -> Callable[[RuleT], RuleT]:
-    """Register a rule for operators of a domain."""
+def rewrites(
+    *op_types: str, domain: str = "", operands: int | None = None, attributes: str = ""
+) -> Callable[[RuleT], RuleT]:
+    """Register a rule for operators of a domain.
+
+    Args:
+        op_types: of the domain.
+        domain: "" is ONNX's own.
+        operands: how many the rule reads at most. Domains of which onnx has no schemas get new ones in new versions; a
+            node with more than the rule knows is not its own.
+        attributes: names of those that the rule reads, if ``operands`` is given.
+    """
 
     def register(rule: RuleT) -> RuleT:
         for op_type in op_types:
+            if operands is not None:
+                _FORMS[domain, op_type] = operands, frozenset(attributes.split())
             entries = _RULES.setdefault((domain, op_type), [])
             assert rule not in entries, f"{rule.__name__} is registered twice for {op_type}"
             entries.append(rule)
@@ -214,11 +239,12 @@ def _rewritten(
         return None
     for rule in entries:
         builder = Builder(graph, node, uses, producers)
+        _check_form(builder, node)
         try:
             values = rule(builder, node)
         except SizeError as error:
             raise builder.unsupported("size", str(error)) from error
-        except (KeyError, IndexError, ValueError, TypeError) as error:
+        except (KeyError, IndexError, ValueError, TypeError, ArithmeticError) as error:
             reason = f"its operands or attributes are not in the form that the operator has ({error!r})"
             raise builder.fail("operator-form", reason) from error
         if values is not None:
@@ -230,3 +256,12 @@ def _longest(graph: Graph, node: onnx.NodeProto) -> int:
     """The largest dim that is known of a node's operands and results."""
     types = [graph.type(name) for name in (*node.input, *node.output) if name]
     return max((dim for type_ in types if type_ for dim in type_.dims or () if isinstance(dim, int)), default=0)
+
+
+def _check_form(builder: Builder, node: onnx.NodeProto) -> None:
+    """Leave a node alone that has what its rule does not know."""
+    operands, known = _FORMS.get((node.domain, node.op_type), (len(node.input), frozenset(builder.given)))
+    more = [f"operand {index} ({name})" for index, name in enumerate(node.input) if name and index >= operands]
+    more += [f"attribute {name} ({builder.given[name]!r})" for name in sorted(builder.given.keys() - known)]
+    if more:
+        raise builder.unsupported("operator-form", f"{', '.join(more)} is not known here")

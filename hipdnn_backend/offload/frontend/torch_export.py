@@ -27,8 +27,9 @@ _IDENTITIES = {"torch.aten.detach_", "torch.aten.detach", "torch.aten.lift_fresh
 """What tensors that a module's code writes as literals go through."""
 
 _KNOWN_WRITES = {"aten.detach_.default"}
+_RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
 _DECOMPOSED = {
-    *("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"),
+    *_RECURRENT,
     *("aten.upsample_bilinear2d.vec", "aten.upsample_bicubic2d.vec", "aten.upsample_trilinear3d.vec"),
     *("aten.upsample_linear1d.vec", "aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.im2col.default"),
 }
@@ -79,6 +80,7 @@ def load_torch(source: Any, example: Sequence[Any], context: Any) -> Imported:
         name=type(source).__name__,
         inputs=inputs,
         constants=tuple(constants),
+        whole=_recurrences(program),
         outputs=tuple(info_of(type_, str(name)) for name, type_ in zip(signature.user_outputs, results, strict=True)),
     )
 
@@ -175,6 +177,19 @@ def _label(node: Any) -> str:
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = stack[-1][0] if stack else ""
     return f"{path}/{node.name}" if path else node.name
+
+
+def _recurrences(program: Any) -> dict[str, str]:
+    """Label of a node → the recurrence that it was a part of before that was decomposed."""
+    found = {}
+    for node in program.graph.nodes:
+        sources = list(node.meta.get("from_node") or ())
+        while sources:
+            source = sources.pop()
+            if str(source.target) in _RECURRENT:
+                found[_label(node)] = source.name
+            sources += source.from_node
+    return found
 
 
 def _operators(function: Any) -> Iterator[Any]:

@@ -26,6 +26,7 @@ _SURROUNDED: Final = Support.no("it stands between operations that no engine tak
 _LONE_VIEW: Final = Support.no(
     "it only rearranges elements, or a part of it does, and no engine takes that along with what uses it", rule="view"
 )
+_PART_OF_WHOLE: Final = Support.no("it is a step of a recurrence, which is one custom operation", rule="recurrence")
 _LOOK_AHEAD: Final = 2  # refused steps after which a group may still grow: an engine may want both of two operations
 _MAX_STEP: Final = 8  # operations between two moments at which one value escapes
 
@@ -62,10 +63,15 @@ class _Grower:
         self._signatures = Signatures(graph)
         self._takes_so: dict[Hashable, bool] = {}
         self._taken = 0
+        self._whole = 0
         self._roles = [role(node.name) for node in graph.nodes]
         self._decision = Decision()
 
     def run(self) -> Decision:
+        for whole in self._graph.wholes(self._session.whole) if self._session.options.leftovers else ():
+            self._taken |= whole  # by `hipdnn-outline-leftovers`
+            self._whole |= whole
+            self._graph.join(whole)
         for number, node in enumerate(self._graph.nodes):
             if "softmax" in node.name and self._session.options.fuse:
                 self._attention(number)
@@ -78,7 +84,9 @@ class _Grower:
                 pass
         refused = self._decision.refused
         for number in range(len(self._graph.nodes)):
-            if self._taken >> number & 1:
+            if self._whole >> number & 1:
+                refused[number] = Answer(None, {"": _PART_OF_WHOLE})
+            elif self._taken >> number & 1:
                 refused.pop(number, None)
             elif self._roles[number] is Role.VIEW:
                 refused[number] = Answer(None, {"": _LONE_VIEW})

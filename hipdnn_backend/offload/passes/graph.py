@@ -7,7 +7,7 @@ numbers of this module and touch the IR once, when they outline.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -240,6 +240,20 @@ class FunctionGraph:
                 mask |= above[producer]
             above.append(mask)
         return above
+
+    def wholes(self, parts: Mapping[str, str]) -> list[int]:
+        """The sets of nodes that are to stay together; those that are not convex are left out.
+
+        Args:
+            parts: name of a node of the model → what it is a part of.
+        """
+        found: dict[str, int] = {}
+        for node in self.nodes if parts else ():
+            owners = {parts.get(name) for name in source_names(node.op.location)} - {None}
+            if len(owners) == 1 and node.name != "torch.operator":
+                owner = str(owners.pop())
+                found[owner] = found.get(owner, 0) | 1 << node.number
+        return [group for group in found.values() if self.is_convex(group)]
 
     # ---- sets of nodes
 

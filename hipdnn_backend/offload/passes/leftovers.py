@@ -55,13 +55,14 @@ def outline_leftovers(module: Any, session: Session) -> None:
     for function in functions(module):
         _merge_equal(function)
         graph = FunctionGraph(function, max_literal=MAX_LITERAL)
-        groups = runs(graph) if session.options.leftovers else []
-        views = [
-            node.op
-            for node in graph.nodes
-            if node.name in RESHAPES and not any(group >> node.number & 1 for group in groups)
-        ]
-        concats = [node for node in graph.nodes if is_in_place(graph, node)]
+        wholes = graph.wholes(session.whole) if session.options.leftovers else []
+        for whole in wholes:
+            graph.join(whole)
+        apart = mask_of(number for whole in wholes for number in bits(whole))
+        groups = [*wholes, *runs(graph, apart)] if session.options.leftovers else []
+        inside = mask_of(number for group in groups for number in bits(group))
+        views = [node.op for node in graph.nodes if node.name in RESHAPES and not inside >> node.number & 1]
+        concats = [node for node in graph.nodes if not inside >> node.number & 1 and is_in_place(graph, node)]
         session.report.views += [source_names(op.location) for op in (*views, *(node.op for node in concats))]
         outline_groups(graph, groups, custom=True)
         for op in views:
@@ -86,9 +87,18 @@ def _merge_equal(function: Any) -> None:
             op.erase()
 
 
-def runs(graph: FunctionGraph) -> list[int]:
-    """Maximal convex runs of the operations that are in no region, without reshapes at their edges."""
-    free = [node.number for node in graph.nodes if operator_name(node.op) not in _OURS and not is_in_place(graph, node)]
+def runs(graph: FunctionGraph, wholes: int = 0) -> list[int]:
+    """Maximal convex runs of the operations that are in no region, without reshapes at their edges.
+
+    Args:
+        graph: of the function.
+        wholes: operations that are in none of the runs.
+    """
+    free = [
+        node.number
+        for node in graph.nodes
+        if not wholes >> node.number & 1 and operator_name(node.op) not in _OURS and not is_in_place(graph, node)
+    ]
     groups: list[int] = []
     opaque: list[int] = []  # what the front end could not convert fails alone, without taking others along
     for atom in atoms(graph, free):

@@ -82,11 +82,19 @@ def leaky_relu(b: Builder, op: Op) -> Value:
 
 @rule("aten.prelu")
 def prelu(b: Builder, op: Op) -> Value:
-    """x, or slope * x where x is negative; one slope per channel."""
+    """x, or slope * x where x is negative; one slope per channel, or slopes that ONNX lets spread over x."""
     kind, x, slope = op.result(), b.value(op, 0), b.value(op, 1)
-    if math.prod(slope.dims) not in (1, *x.dims[1:2]) or len(slope.dims) > 1:
-        raise op.refuse(f"slopes {slope.dims} are neither one nor one per channel of {x.dims}")
-    if len(x.dims) > 2 and math.prod(slope.dims) > 1:
+    count, rank = math.prod(slope.dims), len(slope.dims)
+    spreads = 1 < rank <= len(x.dims) and all(
+        size in (1, whole) for size, whole in zip(slope.dims, x.dims[-rank:], strict=True)
+    )
+    if not spreads and (count not in (1, *x.dims[1:2]) or rank > 1):
+        raise op.refuse(
+            f"slopes {slope.dims} are neither one nor one per channel of {x.dims}, nor do they spread over it"
+        )
+    if spreads:
+        slope = b.reshaped(op, slope, (*(1 for _ in x.dims[rank:]), *slope.dims), "the slope")
+    elif len(x.dims) > 2 and count > 1:
         slope = b.reshaped(op, slope, (1, *slope.dims, *(1 for _ in x.dims[2:])), "the slope")
     scaled = b.pointwise(op, M.MUL, [x, slope], kind.dtype, suffix="::scaled", dims=kind.dims)
     positive = b.pointwise(op, M.CMP_GT, [x, 0], DataType.BOOLEAN, suffix="::positive", compute=DataType.FLOAT)

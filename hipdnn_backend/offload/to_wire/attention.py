@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -143,12 +144,16 @@ def _attention(
         added = _added(b, op, _mask_view(b, op, mask, len(q.dims)), q.dtype)
         tensors["attn_mask"] = b.aligned(op, added, "the mask")
     tensors["o"] = b.tensor(op, (*shape[:3], v.dims[-1]), kind.dtype)
+    compute = compute_type(q.dtype, kind.dtype)
+    factor = 1.0 / math.sqrt(q.dims[-1]) if scale is None else scale
+    # Spelled out: no scale is a scale of 1 to some versions of hipDNN. Not where 32 bits would round it further.
+    implied = scale is None and compute == DataType.DOUBLE and float32(factor) != factor
     table = SdpaAttributes(
         **fields_of(tensors),
-        attn_scale_value=None if scale is None else float32(scale),
+        attn_scale_value=None if implied else float32(factor),
         right_bound=0 if causal else None,
     )
-    b.node(op, table, compute_type(q.dtype, kind.dtype))
+    b.node(op, table, compute)
     return b.reshaped(op, b.made(tensors["o"]), kind.dims)
 
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from click.testing import Result
 
 from graph_api import ExecutionError
-from tests.fusilli_plugin.plugin.hosting import ROOT, build_plugin
+from tests.fusilli_plugin.plugin.hosting import GRAPHS, ROOT, build_plugin
+from tests.support.standin_hip.standin import build
+from tests.support.tiny_plugin import compile_tiny_plugin
 
 Fusilli = Callable[..., Result]
 
@@ -35,6 +38,7 @@ def test_a_healthy_cpu_machine(fusilli: Fusilli, monkeypatch: pytest.MonkeyPatch
         "cpu",
         "cache",
         "self-test on cpu",
+        "saved code on cpu",
     ):
         assert found[what]["status"] == "ok", found[what]
     assert {"hip devices", "cuda devices"} <= set(found)
@@ -45,6 +49,7 @@ def test_a_healthy_cpu_machine(fusilli: Fusilli, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def no_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusilli_plugin.checks.selftest.run", lambda device: f"right on {device}")
+    monkeypatch.setattr("fusilli_plugin.checks.selftest.run_saved", lambda device: f"loaded on {device}")
 
 
 @pytest.mark.usefixtures("no_self_test")
@@ -72,6 +77,30 @@ def test_the_default_device_is_tried_where_it_is(fusilli: Fusilli, monkeypatch: 
     assert found["self-test on hip"]["detail"] == "right on hip"
 
 
+@pytest.mark.usefixtures("no_self_test")
+@pytest.mark.parametrize("without", [(), ("hipModuleLaunchKernel", "hipMemsetD16Async")])
+def test_a_hip_runtime_without_functions_of_launches(
+    fusilli: Fusilli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, without: tuple[str, ...]
+) -> None:
+    """The list is the one that launches are bound from; the engine declines there what doctor calls broken."""
+    build(tmp_path, without=without)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    line = report(fusilli("doctor", "--json"))["hip devices"]
+    assert line["status"] == ("broken" if without else "ok"), line
+    assert all(name in line["detail"] for name in without)
+    code = (
+        "import sys, pathlib; from fusilli_plugin.engine import FusilliEngine\n"
+        "from dataclasses import replace; from iree_bridge import Options\n"
+        "engine = FusilliEngine('hip', options=replace(Options.from_env(), claim='all'))\n"
+        "print(engine.support(pathlib.Path(sys.argv[1]).read_bytes()))"
+    )
+    command = [sys.executable, "-c", code, str(GRAPHS / "pw_relu.bin")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True).stdout
+    assert ("ok=True" in said) is not bool(without), said
+    assert all(name in said for name in without)
+
+
 @pytest.fixture
 def engines_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that is hipDNN's only one."""
@@ -79,20 +108,6 @@ def engines_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("HIPDNN_PLUGIN_DIR", str(folder))
     return folder
-
-
-def other_plugin(path: Path, name: str) -> Path:
-    """The tiny plugin under the name of an engine."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("the other plugin is compiled with cc, which is not here")
-    text = (ROOT / "tests" / "hipdnn_backend" / "plugin" / "tiny_plugin.c").read_text()
-    source = path.with_suffix(".c")
-    source.write_text(text.replace('"TINY_ENGINE"', f'"{name}"'))
-    command = [compiler, "-std=gnu11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", str(path), str(source)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    source.unlink()
-    return path
 
 
 def plugin_lines(result: Result) -> list[dict[str, str]]:
@@ -104,7 +119,7 @@ def plugin_lines(result: Result) -> list[dict[str, str]]:
 @pytest.mark.usefixtures("no_self_test")
 def test_plugins_of_others_are_listed(fusilli: Fusilli, engines_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusilli_plugin.checks.environment._ask_drivers", dict)
-    other_plugin(engines_folder / "libother.so", "TINY_ENGINE")
+    compile_tiny_plugin(engines_folder / "libother.so", "TINY_ENGINE")
     (engines_folder / "libbroken.so").write_text("no library")
     broken, other = plugin_lines(fusilli("doctor", "--json"))
     assert (broken["status"], other["status"]) == ("absent", "ok")
@@ -122,7 +137,7 @@ def test_a_second_plugin_with_our_engine_is_reported(
     (line,) = plugin_lines(fusilli("doctor", "--json"))
     assert line["status"] == "ok"
     assert str(ours) in line["detail"]
-    other = other_plugin(engines_folder / "libafusilli.so", "FUSILLI_ENGINE")
+    other = compile_tiny_plugin(engines_folder / "libafusilli.so", "FUSILLI_ENGINE")
     result = fusilli("doctor", "--json")
     assert result.exit_code == 1
     first, second = plugin_lines(result)

@@ -115,6 +115,36 @@ def small_model(path: Path, nodes: list[onnx.NodeProto], outputs: str, **constan
     return path
 
 
+def test_nodes_that_become_several_are_checked(fusilli: Fusilli, tmp_path: Path) -> None:
+    """What they become has their name, and ONNX Runtime takes no two nodes of one name."""
+    make = onnx.helper.make_node
+    nodes = [
+        make("QuickGelu", ["x"], ["g"], "gelu", domain="com.microsoft"),
+        make("LpNormalization", ["g"], ["y"], "norm"),
+    ]
+    result = fusilli("run", small_model(tmp_path / "m.onnx", nodes, "y"), "--device", "cpu", "--check", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["ok"] is True
+    assert {finding["value"] for finding in document["checked"]} >= {"y"}
+
+
+def test_explain_counts_what_needs_no_graph_and_names_it_if_asked(fusilli: Fusilli, tmp_path: Path) -> None:
+    make = onnx.helper.make_node
+    constants = [make("Constant", [], [f"c{i}"], f"constant_{i}", value_float=float(i)) for i in range(9)]
+    sums = [make("Add", [f"c{i}", f"c{i + 1}"], [f"s{i}"], f"sum_{i}") for i in range(8)]
+    path = small_model(tmp_path / "m.onnx", [*constants, *sums, make("Mul", ["x", "s3"], ["y"], "product")], "y")
+    text = fusilli("explain", path, "--device", "cpu").stdout
+    assert "computed before any run" in text
+    assert "constant_3" not in text
+    assert re.search(r"\b\d Constant, \d Add|\b\d Add, \d Constant", text), text
+    assert "--all names them" in text
+    everything = fusilli("explain", path, "--device", "cpu", "--all").stdout
+    assert all(each in everything for each in ("constant_3", "constant_4", "sum_3"))
+    document = json.loads(fusilli("explain", path, "--device", "cpu", "--json").stdout)
+    assert {"constant_3", "sum_3"} <= {node["node"] for node in document["nodes"]}
+
+
 RANDOM = {
     "noise": ([("RandomNormal", "", "r", {"shape": [2, 3]}), ("Add", "a r", "b", {})], {}),
     "noise_like": ([("RandomUniformLike", "a", "r", {}), ("Add", "a r", "b", {})], {}),

@@ -33,7 +33,7 @@ def test_devices_are_offered_by_name() -> None:
 
 
 def test_an_unknown_option_fails_the_session_and_names_the_valid_ones() -> None:
-    with pytest.raises(Exception, match="no option 'strikt'.*max_shapes, min_nodes, strict"):
+    with pytest.raises(Exception, match="no option 'strikt'.*max_shapes, min_nodes, new_shapes, strict"):
         session(add(), strikt="1")
 
 
@@ -263,12 +263,12 @@ def test_a_shape_that_does_not_fit_is_an_error_with_the_nodes_names() -> None:
 
 
 def test_strict_mode_raises_if_something_goes_wrong_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusilli_plugin.ort_ep import provider
+    from fusilli_plugin.ort_ep import examining
 
     def broken(*_: object) -> None:
         raise RuntimeError("the sky fell")
 
-    monkeypatch.setattr(provider, "survey", broken)
+    monkeypatch.setattr(examining, "survey", broken)
     with pytest.raises(Exception, match="strict.*the sky fell"):
         session(add(), strict="1")
     made = session(add())  # otherwise ONNX Runtime runs it
@@ -303,7 +303,7 @@ def test_an_error_in_a_run_names_the_nodes(monkeypatch: pytest.MonkeyPatch, capl
         raise RuntimeError("the device is on fire")
 
     monkeypatch.setattr(nodes.ShapePlan, "launcher", lambda self: broken)
-    made = session(conv_relu())
+    made = session(conv_relu(), strict="1")
     with caplog.at_level(logging.CRITICAL), pytest.raises(Exception, match="Conv 'conv_0'.*the device is on fire"):
         made.run(None, conv_relu().feeds())
 

@@ -375,10 +375,17 @@ def claims(hip: Standin, plugin: Raw) -> None:
     from fusilli_plugin import quarantine
     from iree_bridge import Device, Options
 
+    others = ctypes.CDLL(os.environ["OTHER_PLUGIN"])
+    assert others
     handle = plugin.handle(A)
     assert not plugin.applies(handle, ADD)
     quarantine.record_selftest(Device.parse("hip"), Options.from_env())
     assert not plugin.applies(handle, ADD), "decided once for a process"
+
+
+def claims_alone(hip: Standin, plugin: Raw) -> None:
+    """Where no other engine plugin is loaded, nobody else could take them."""
+    assert plugin.applies(plugin.handle(A), ADD)
 
 
 def captured(hip: Standin, plugin: Raw) -> None:

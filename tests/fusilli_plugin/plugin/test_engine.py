@@ -153,11 +153,15 @@ def test_knobs_out_of_bounds(engine: FusilliEngine, knobs: list[tuple[str, Any]]
 
 @pytest.mark.iree_cpu
 def test_the_workspace_limit_is_kept(engine: FusilliEngine) -> None:
-    size = engine.workspace_size(CONV, config())
+    graph = Graph(io_data_type=DataType.FLOAT)
+    graph.matmul(graph.matmul(graph.tensor(dim=(96, 96)), graph.tensor(dim=(96, 96))), graph.tensor(dim=(96, 96)))
+    graph.nodes[-1].outputs["c"].set_output()
+    data = encode_graph(export_graph(graph))
+    size = engine.workspace_size(data, config())
     assert size > 0
-    assert engine.workspace_size(CONV, config(("global.workspace_size_limit", size))) == size
+    assert engine.workspace_size(data, config(("global.workspace_size_limit", size))) == size
     with pytest.raises(EngineError, match=f"needs {size} bytes of workspace, the limit is {size - 1}"):
-        engine.build(CONV, config(("global.workspace_size_limit", size - 1)))
+        engine.build(data, config(("global.workspace_size_limit", size - 1)))
 
 
 def test_the_config_of_another_engine(engine: FusilliEngine) -> None:
@@ -226,9 +230,10 @@ def test_serialized_plans_compile_nothing(engine: FusilliEngine, tmp_path: Path)
 @pytest.mark.iree_cpu
 def test_plans_for_others_are_refused(engine: FusilliEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     payload = engine.build(RELU, config()).serialize()
-    monkeypatch.setitem(engine.__dict__, "target", Target("llvm-cpu", "host", "another machine"))
-    with pytest.raises(EngineError, match="this device is cpu") as caught:
-        engine.restore(payload)
+    with monkeypatch.context() as patch:
+        patch.setattr("fusilli_plugin.engine.missing_features", lambda names: ("avx2048",))
+        with pytest.raises(EngineError, match=r"extensions that this machine lacks \(avx2048\)") as caught:
+            engine.restore(payload)
     assert caught.value.status == Status.INVALID_VALUE
     monkeypatch.setitem(engine.__dict__, "target", Target.parse("gfx942"))
     with pytest.raises(EngineError, match="this device is gfx942"):
@@ -335,16 +340,18 @@ def pointwise(mode: PointwiseMode, dtype: DataType = DataType.FLOAT) -> Graph:
 )
 def test_fallback_leaves_to_others_what_they_may_take(graph: Callable[[], Graph], claimed: bool) -> None:
     policy = claim.parse("fallback")
-    assert bool(policy.decide(graph(), Target.parse("gfx942"), lambda: True)) is claimed
+    target = Target.parse("gfx942")
+    assert bool(policy.decide(graph(), target, lambda: True, lambda: True)) is claimed
+    assert policy.decide(graph(), target, lambda: False, lambda: False)  # alone, nobody else can take it
 
 
 def test_the_default_waits_for_the_selftest() -> None:
     target = Target.parse("gfx942")
-    assert not claim.parse("").decide(conv(), target, lambda: False)
-    assert "fusilli selftest" in claim.parse("").decide(conv(), target, lambda: False).reason
-    assert claim.parse("").decide(conv(), target, lambda: True)
-    assert claim.parse("all").decide(conv(), target, lambda: False)
-    assert not claim.parse("off").decide(conv(DataType.DOUBLE), target, lambda: True)
+    assert not claim.parse("").decide(conv(), target, lambda: False, lambda: True)
+    assert "fusilli selftest" in claim.parse("").decide(conv(), target, lambda: False, lambda: True).reason
+    assert claim.parse("").decide(conv(), target, lambda: True, lambda: True)
+    assert claim.parse("all").decide(conv(), target, lambda: False, lambda: True)
+    assert not claim.parse("off").decide(conv(DataType.DOUBLE), target, lambda: True, lambda: True)
 
 
 def test_rules_in_a_file(tmp_path: Path) -> None:
@@ -356,9 +363,9 @@ def test_rules_in_a_file(tmp_path: Path) -> None:
     ]
     path.write_text(json.dumps({"default": "off", "rules": rules}))
     policy = claim.parse(str(path))
-    assert policy.decide(conv(), Target.parse("mi300x"), lambda: False)
-    assert policy.decide(conv(DataType.HALF, PointwiseMode.ERF), Target.parse("gfx942"), lambda: False)
-    declined = policy.decide(conv(), Target.parse("gfx90a"), lambda: True)
+    assert policy.decide(conv(), Target.parse("mi300x"), lambda: False, lambda: True)
+    assert policy.decide(conv(DataType.HALF, PointwiseMode.ERF), Target.parse("gfx942"), lambda: False, lambda: True)
+    declined = policy.decide(conv(), Target.parse("gfx90a"), lambda: True, lambda: True)
     assert not declined
     assert "leaves conv_fprop to others" in declined.reason
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from fusilli_plugin.cli import cli
 from tests.fusilli_plugin.plugin.hosting import GRAPHS, ROOT
 from tests.support.standin_hip import standin
+from tests.support.tiny_plugin import compile_tiny_plugin
 
 pytestmark = pytest.mark.mlir
 
@@ -44,6 +45,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("forked", {}),
         pytest.param("large", {"STANDIN_HIP_DEVICES": "2"}, marks=pytest.mark.slow),
         ("claims", {"FUSILLI_CLAIM": ""}),
+        ("claims_alone", {"FUSILLI_CLAIM": ""}),
     ],
 )
 def test_on_a_stand_in(library: Path, built: tuple[Path, Path], scenario: str, environment: dict[str, str]) -> None:
@@ -56,6 +58,8 @@ def test_on_a_stand_in(library: Path, built: tuple[Path, Path], scenario: str, e
         "MALLOC_PERTURB_": "165",
         **environment,
     }
+    if scenario == "claims":
+        variables["OTHER_PLUGIN"] = str(compile_tiny_plugin(library.with_name("libother.so"), "OTHER_ENGINE"))
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert done.stdout.endswith("fine\n")

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graph_api import ConvAttributes, ConvolutionMode, DataType, Graph, GraphError, TensorAttr
+from graph_api import (
+    ConvAttributes,
+    ConvolutionMode,
+    CustomOpAttributes,
+    DataType,
+    Graph,
+    GraphError,
+    PointwiseMode,
+    TensorAttr,
+)
 from tests.cases.conv import conv_graph, y_dims
 
 Dims = tuple[int, ...]
@@ -204,11 +213,87 @@ def test_what_does_not_fit_is_told(
 
 def test_the_number_of_spatial_dims_comes_from_an_argument_if_no_tensor_tells() -> None:
     g = Graph("g", io_data_type=DataType.FLOAT)
-    x, w = (g.conv_fprop(g.tensor(dim=(2, 2, 6)), g.tensor(dim=(2, 2, 1))) for _ in range(2))
-    with pytest.raises(GraphError, match="one argument must have an entry per spatial dim"):
+    template = CustomOpAttributes(custom_op_id="any", data="any")
+    x, w = (g.custom_op([g.tensor(dim=(2, 2, 6))], 1, template)[0] for _ in range(2))
+    with pytest.raises(GraphError, match=r"one argument must have an entry per spatial dim.*stride=\(1, 1\)"):
         g.conv_wgrad(x, w)
-    assert g.conv_wgrad(x, w, stride=[1]).set_output() is not None
+    assert g.conv_wgrad(x, w, stride=[1]) is not None
+
+
+def test_the_number_of_spatial_dims_follows_through_operations() -> None:
+    g = Graph("g", io_data_type=DataType.FLOAT)
+    x, w = (g.conv_fprop(g.tensor(dim=(2, 2, 6)), g.tensor(dim=(2, 2, 1))) for _ in range(2))
+    for _ in range(3000):  # deeper than Python may recurse
+        x = g.pointwise(PointwiseMode.ADD, 1.0, x)
+    assert g.rank_of(x) == 3
+    g.conv_wgrad(x, w).set_output()
     assert g.validate().nodes[-1].outputs["dw"].dims == (2, 2, 1)
+
+
+# ---- groups and layouts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4, 8])
+def test_groups_are_taken_where_the_channels_say_the_same(groups: int) -> None:
+    """In all directions; the gradients' dims are inferred with them. PyTorch's values."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(groups)
+    x, w = rng.standard_normal((2, 8, 6, 5)), rng.standard_normal((16, 8 // groups, 3, 2))
+    tx, tw = (torch.tensor(array, requires_grad=True) for array in (x, w))
+    y = torch.nn.functional.conv2d(tx, tw, groups=groups, padding=1)
+    dy = rng.standard_normal(y.shape)
+    dx, dw = torch.autograd.grad(y, (tx, tw), torch.tensor(dy))
+    wanted = {"conv_fprop": (x, w, y.detach()), "conv_dgrad": (dy, w, dx), "conv_wgrad": (dy, x, dw)}
+    for method, (first, second, result) in wanted.items():
+        g = Graph("g", io_data_type=DataType.DOUBLE)
+        a, b = g.tensor("a", dim=first.shape), g.tensor("b", dim=second.shape)
+        out = getattr(g, method)(a, b, padding=1, groups=groups).set_output()
+        got = g.validate().reference({a: first, b: second})[out]
+        np.testing.assert_allclose(got, result.numpy(), rtol=1e-12, atol=1e-12)
+        assert Graph.from_json(g.to_json()).canonical_json() == g.canonical_json()
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (2, r"groups=2 and w .4, 2, 3, 3. need C=4 channels, x .1, 8, 5, 5. has 8"),
+        (0, "groups must be at least 1, got 0"),
+        (-4, "groups must be at least 1, got -4"),
+        (1.5, "must hold integers"),
+        ("4", "must hold integers"),
+        (True, "groups must be at least 1, got True"),
+    ],
+)
+def test_groups_that_the_channels_deny_are_named(groups: Any, message: str) -> None:
+    def build() -> None:
+        g = Graph("g", io_data_type=DataType.FLOAT)
+        x, w = g.tensor("x", dim=(1, 8, 5, 5)), g.tensor("w", dim=(4, 2, 3, 3))
+        g.conv_fprop(x, w, groups=groups).set_output()
+        g.validate()
+
+    with pytest.raises(GraphError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "tip"),
+    [
+        ((8, 56, 56, 64), (64, 64, 3, 3), True),  # x in the order N, H, W, C
+        ((8, 56, 56, 64), (128, 3, 3, 64), True),  # both
+        ((8, 224, 224, 3), (7, 7, 3, 64), True),  # w in the order H, W, C, K
+        ((8, 64, 56, 56), (128, 3, 3, 64), True),  # w alone
+        ((2, 10, 3), (4, 3, 3), True),
+        ((2, 8, 8, 8, 5), (4, 3, 3, 3, 5), True),
+        ((8, 64, 56, 56), (64, 48, 3, 3), False),  # no order makes this fit
+        ((8, 7, 5, 5), (4, 3, 3, 3), False),
+    ],
+)
+def test_channels_that_clash_because_of_their_order_are_explained(x: Any, w: Any, tip: bool) -> None:
+    g = Graph("g", io_data_type=DataType.FLOAT)
+    g.conv_fprop(g.tensor("x", dim=x), g.tensor("w", dim=w), padding=1).set_output()
+    with pytest.raises(GraphError) as caught:
+        g.validate()
+    assert ("dims are N, C, spatial whatever the layout" in str(caught.value)) == tip, caught.value
 
 
 def test_sizes() -> None:

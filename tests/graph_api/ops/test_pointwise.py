@@ -152,8 +152,9 @@ def test_backward_is_dy_times_the_slope_of_forward(mode: PointwiseMode, given: b
     ("parameters", "x", "expected"),
     [
         ({}, [-1.0, 0.0, 1.0], [0, 0, 1]),
-        ({"relu_lower_clip_slope": 0.1}, [-1.0, 0.0, 1.0], [0.1, 1, 1]),
-        (CLIPS, [-1.0, -0.75, 0.0, 2.0, 2.5], [0.1, 1, 1, 1, 0]),
+        ({"relu_lower_clip_slope": 0.1}, [-1.0, 0.0, 1.0], [0.1, 0.1, 1]),
+        ({"relu_upper_clip": 6.0}, [-1.0, 0.0, 1.0, 6.0, 7.0], [0, 0, 1, 1, 0]),
+        (CLIPS, [-1.0, -0.75, 0.0, 2.0, 2.5], [0.1, 0.1, 1, 1, 0]),
     ],
 )
 def test_relu_backward_at_the_clips(parameters: dict[str, float], x: list[float], expected: list[float]) -> None:

@@ -72,7 +72,14 @@ def test_shapes_that_do_not_fit_are_named(dims: Any, message: str) -> None:
         ({"causal_mask": True, "causal_mask_bottom_right": True}, "exclude each other"),
         ({"dropout_probability": 1.0}, "outside 0 <= p < 1"),
         ({"scale": math.inf}, "finite number"),
-        ({"diagonal_band_left_bound": 2**31}, "integer of 32 bits"),
+        ({"diagonal_band_left_bound": 2**63}, "no distance.*-1 .or None. for no bound"),
+        ({"diagonal_band_right_bound": -2}, "right_bound -2 is no distance"),
+        ({"causal_mask": True, "diagonal_band_right_bound": 5}, "right bound of 0, and right_bound is 5"),
+        (
+            {"causal_mask": True, "diagonal_alignment": DiagonalAlignment.BOTTOM_RIGHT},
+            "aligned at the top left.*causal_mask_bottom_right",
+        ),
+        ({"max_seq_len_kv": 0}, "a length of at least 1"),
         ({"diagonal_band_left_bound": 1.5}, "must hold integers"),
         ({"padding_mask": True}, "seq_len_q is missing"),
         ({"diagonal_alignment": "TOP_LEFT"}, "must be a DiagonalAlignment"),
@@ -84,6 +91,27 @@ def test_shapes_that_do_not_fit_are_named(dims: Any, message: str) -> None:
 def test_options_that_do_not_fit_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         attention(*SMALL, **options).validate()
+
+
+@pytest.mark.parametrize("tables", ["kv", "k", "v", ""])
+def test_containers_of_pages_are_no_clash_of_batches(tables: str) -> None:
+    """Pages in the shapes of hipDNN and cuDNN are a graph; that no target serves it is what support says."""
+    g = Graph("paged", io_data_type=D.HALF)
+    q = g.tensor("q", dim=(17, 32, 1, 128))
+    k, v = (g.tensor(name, dim=(200, 8, 16, 128)) for name in "kv")
+    pages = {f"page_table_{n}": g.tensor(n * 2, dim=(17, 1, 4, 1), data_type=D.INT32) for n in tables}
+    o, _ = g.sdpa(q, k, v, max_seq_len_kv=None if len(tables) == 1 else 64, other_inputs=pages)
+    o.set_output()
+    assert g.validate().find(o.name).dims == (17, 32, 1, 128)
+    assert g.nodes[0].unsettled() in ("max_seq_len_kv", "page_table_k", "page_table_v")
+
+
+def test_pages_without_tables_are_explained() -> None:
+    g = Graph("paged", io_data_type=D.HALF)
+    k, v = (g.tensor(name, dim=(200, 8, 16, 128)) for name in "kv")
+    g.sdpa(g.tensor("q", dim=(17, 32, 1, 128)), k, v).o.set_output()
+    with pytest.raises(GraphError, match="batch sizes differ.*containers of pages need their page tables"):
+        g.validate()
 
 
 def test_one_scale_only() -> None:
@@ -121,11 +149,35 @@ def test_windows_by_hand() -> None:
     assert _seen(3, 3, diagonal_band_left_bound=0, diagonal_band_right_bound=0) == [[0], [1], [2]]
     both = {"diagonal_band_left_bound": 1, "diagonal_band_right_bound": 0, "diagonal_alignment": right}
     assert _seen(2, 4, **both) == [[1, 2], [2, 3]]
-    assert _seen(3, 3, causal_mask=True, diagonal_band_left_bound=0, diagonal_alignment=right) == [
-        [0],
-        [0, 1],
-        [0, 1, 2],
-    ]
+    assert _seen(3, 3, causal_mask=True, diagonal_band_left_bound=0) == [[0], [1], [2]]
+    assert _seen(2, 4, causal_mask_bottom_right=True, diagonal_band_left_bound=1) == [[1, 2], [2, 3]]
+    assert _seen(2, 4, causal_mask_bottom_right=True, diagonal_alignment=right) == [[0, 1, 2], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("left", [None, -1, 0, 1, 2, 5, 2**31 - 1, 2**31, 2**63 - 1])
+@pytest.mark.parametrize("right", [None, -1, 0, 1, 5, 2**63 - 1])
+@pytest.mark.parametrize("sizes", [(4, 4), (2, 5), (5, 2)])
+def test_windows_are_what_hipdnns_reference_hides(left: int | None, right: int | None, sizes: tuple[int, int]) -> None:
+    """Key j is hidden where right >= 0 and j > i + off + right, or left >= 0 and j < i + off - left."""
+    queries, keys = sizes
+    for alignment in DiagonalAlignment:
+        off = keys - queries if alignment is DiagonalAlignment.BOTTOM_RIGHT else 0
+        wanted = [
+            [
+                j
+                for j in range(keys)
+                if not (right is not None and right >= 0 and j > i + off + right)
+                and not (left is not None and left >= 0 and j < i + off - left)
+            ]
+            for i in range(queries)
+        ]
+        options = {"diagonal_band_left_bound": left, "diagonal_band_right_bound": right}
+        assert _seen(queries, keys, diagonal_alignment=alignment, **options) == wanted
+        if right == 0:
+            flag = "causal_mask" if off == 0 and alignment is DiagonalAlignment.TOP_LEFT else "causal_mask_bottom_right"
+            for spelling in (None, -1, 0):
+                options["diagonal_band_right_bound"] = spelling
+                assert _seen(queries, keys, **options, **{flag: True}) == wanted
 
 
 def test_padding_is_attention_on_shorter_sequences() -> None:

@@ -136,3 +136,25 @@ def test_random_modules_are_refused(draw: Any) -> None:
 
     with pytest.raises(PassError, match="is refused: compiled code gives draws that look alike the same numbers"):
         load(Random(), example=(torch.rand(4, 6),))
+
+
+class _Sequence(nn.Module):
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)[0]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrence_of_many_steps_is_one_graph(kind: Any) -> None:
+    """33 steps are more values than a custom operation has results."""
+    torch.manual_seed(0)
+    layer, x = kind(4, 4, batch_first=True, bidirectional=kind is nn.RNN).eval(), torch.randn(1, 33, 4)
+    with load(_Sequence(layer).eval(), example=(x,)) as model:
+        (have,) = model.run({model.inputs[0].name: x.numpy()}).values()
+        assert sum(len(graph.nodes) > 33 for graph in model.program.graphs) == 1
+        assert len(model.program.graphs) <= 2
+    expected = layer.double()(x.double())[0].detach().numpy()
+    np.testing.assert_allclose(have, expected, rtol=1e-5, atol=1e-6)

@@ -20,12 +20,13 @@ __all__ = ["Event", "Standin", "build"]
 _SOURCE: Final = Path(__file__).with_name("standin_hip.c")
 
 
-def build(folder: Path, *, cuda: bool = False) -> Path:
+def build(folder: Path, *, cuda: bool = False, without: Sequence[str] = ()) -> Path:
     """Compiles ``folder/libamdhip64.so``; skips the test where there is no C compiler.
 
     Args:
         folder: where it goes.
         cuda: ``libcudart.so`` instead, with the functions that `hipdnn_backend.device` calls under CUDA's names.
+        without: functions that it does not have.
     """
     compiler = shutil.which("cc")
     if compiler is None:
@@ -33,6 +34,7 @@ def build(folder: Path, *, cuda: bool = False) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / ("libcudart.so" if cuda else "libamdhip64.so")
     flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
+    flags += [f"-D{name}=without_{name}" for name in without]
     if cuda:
         names = [*device._FUNCTIONS, "hipGetErrorString"]
         flags += [f"-D{name}=cuda{name.removeprefix('hip')}" for name in names]

@@ -29,7 +29,12 @@ def _activated(b: Builder, y: str, name: str, parameters: Sequence[float]) -> st
     return b.op(name, y, **given)
 
 
-@rewrites("FusedConv", domain=DOMAIN)
+@rewrites(
+    "FusedConv",
+    domain=DOMAIN,
+    operands=4,
+    attributes="activation activation_params auto_pad dilations group kernel_shape pads strides",
+)
 def _fused_conv(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """``activation(conv(x, w, b) + z)``."""
     given = dict(b.given)
@@ -38,14 +43,19 @@ def _fused_conv(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     return [_activated(b, b.op("Add", y, b.input(3)) if b.input(3) else y, name, parameters)]
 
 
-@rewrites("FusedGemm", domain=DOMAIN)
+@rewrites(
+    "FusedGemm",
+    domain=DOMAIN,
+    operands=3,
+    attributes="activation activation_alpha activation_beta alpha beta transA transB",
+)
 def _fused_gemm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     given: dict[str, Any] = {name: b.given.get(name) for name in ("alpha", "beta", "transA", "transB")}
     parameters = [b.given[name] for name in ("activation_alpha", "activation_beta") if name in b.given]
     return [_activated(b, b.op("Gemm", *node.input, **given), b.given.get("activation", ""), parameters)]
 
 
-@rewrites("FusedMatMul", domain=DOMAIN)
+@rewrites("FusedMatMul", domain=DOMAIN, operands=2, attributes="alpha transA transB transBatchA transBatchB")
 def _fused_matmul(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """``alpha * a @ b`` with either transposed."""
     operands = []
@@ -62,13 +72,13 @@ def _fused_matmul(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     return [b.op("Mul", y, b.like(node.input[0], alpha)) if alpha != 1.0 else y]
 
 
-@rewrites("Gelu", "BiasGelu", "FastGelu", domain=DOMAIN)
+@rewrites("Gelu", "BiasGelu", "FastGelu", domain=DOMAIN, operands=2, attributes="")
 def _gelu(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     x = b.op("Add", node.input[0], b.input(1)) if b.input(1) else node.input[0]
     return [b.op("Gelu", x, approximate="tanh" if node.op_type == "FastGelu" else "none")]
 
 
-@rewrites("QuickGelu", domain=DOMAIN)
+@rewrites("QuickGelu", domain=DOMAIN, operands=1, attributes="alpha")
 def _quick_gelu(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     x = node.input[0]
     if b.type(x) is None:
@@ -77,7 +87,7 @@ def _quick_gelu(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     return [b.op("Mul", x, b.op("Sigmoid", b.op("Mul", x, alpha)))]
 
 
-@rewrites("SimplifiedLayerNormalization", domain=DOMAIN)
+@rewrites("SimplifiedLayerNormalization", domain=DOMAIN, operands=2, attributes="axis epsilon stash_type")
 def _simplified(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """RMS norm over the last dims; its inverse root is no result that inference reads."""
     dims = b.dims(node.input[0])
@@ -99,7 +109,7 @@ def _rms(b: Builder, x: str, scale: str, axis: int, type_: TensorType | None) ->
     return b.op("Mul", b.op("Cast", b.op("Div", wide, root), to=type_.element), scale)
 
 
-@rewrites("SkipSimplifiedLayerNormalization", domain=DOMAIN)
+@rewrites("SkipSimplifiedLayerNormalization", domain=DOMAIN, operands=4, attributes="epsilon")
 def _skip_simplified(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """RMS norm of ``x + skip (+ bias)``, which is the fourth result."""
     type_ = b.type(node.input[0])
@@ -109,7 +119,7 @@ def _skip_simplified(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     return [_rms(b, total, node.input[2], -1, type_), "", "", total]
 
 
-@rewrites("SkipLayerNormalization", domain=DOMAIN)
+@rewrites("SkipLayerNormalization", domain=DOMAIN, operands=5, attributes="epsilon")
 def _skip_layer_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """Layer norm of ``x + skip (+ bias)``, which is the fourth result."""
     total = _skipped(b, node, b.input(4))

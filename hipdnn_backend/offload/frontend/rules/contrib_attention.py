@@ -23,7 +23,7 @@ from hipdnn_backend.offload.frontend.rules.contrib import DOMAIN
 __all__: list[str] = []
 
 
-@rewrites("RotaryEmbedding", domain=DOMAIN)
+@rewrites("RotaryEmbedding", domain=DOMAIN, operands=4, attributes="interleaved num_heads rotary_embedding_dim scale")
 def _rotary(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """``x [B, S, hidden]`` or ``[B, N, S, size]``; positions are one offset, or one per batch entry and token."""
     x, position, cos, sin = node.input[:4]
@@ -52,10 +52,13 @@ def _angles(b: Builder, cos: str, sin: str, position: str, axis: int) -> tuple[s
     return cos, sin
 
 
-@rewrites("MultiHeadAttention", domain=DOMAIN)
+@rewrites(
+    "MultiHeadAttention", domain=DOMAIN, operands=8, attributes="mask_filter_value num_heads scale unidirectional"
+)
 def _multi_head(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """Separate query, key and value; masks become a bias of ``mask_filter_value``, as ONNX Runtime has it."""
     heads = b.given["num_heads"]
+    _check_scores(b)
     if not b.input(1) or not b.input(2) or len(b.dims(node.input[0]) or ()) == 5:
         raise b.unsupported("attention", "packed query, key and value are not known")
     operands = []
@@ -87,6 +90,11 @@ def _multi_head(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     )  # fmt: skip
     y, _ = attend(b, attention)
     return [merge_heads(b, y, y_dims), k, v]
+
+
+def _check_scores(b: Builder) -> None:
+    if b.has_output(3):
+        raise b.unsupported("attention", "scores as a result are not known")
 
 
 def _bias_part(b: Builder, which: int, dims: Sequence[tuple[int, ...] | None]) -> str:
@@ -121,10 +129,16 @@ def _padding(b: Builder, mask: str, type_: TensorType) -> str:
     return b.op("Reshape", bias, b.constant([dims[0], 1, 1, dims[1]]))
 
 
-@rewrites("GroupQueryAttention", domain=DOMAIN)
+@rewrites(
+    "GroupQueryAttention",
+    domain=DOMAIN,
+    operands=12,
+    attributes="do_rotary kv_num_heads local_window_size num_heads rotary_interleaved scale smooth_softmax softcap",
+)
 def _grouped(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """Causal attention of grouped heads behind an optional cache that is full, with optional rotary embedding."""
     heads, kv_heads = b.given["num_heads"], b.given["kv_num_heads"]
+    _check_scores(b)
     operands = _grouped_operands(b, heads, kv_heads)
     type_ = b.type(node.input[0])
     if operands is None or type_ is None:

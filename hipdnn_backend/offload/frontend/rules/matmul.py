@@ -34,6 +34,8 @@ def _constant_factors(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     floating = weight is not None and weight.dtype.kind == "f"
     turn, scale = bool(b.given.get("transB", 0)), alpha != 1.0 and floating
     shift = beta != 1.0 and bias is not None and floating
+    if (alpha != 1.0 and not scale) or (beta != 1.0 and b.input(2) and not shift):
+        return _scaled(b, node, alpha, beta)
     if weight is None or not (turn or scale or shift):
         return None
     made = weight.astype(np.float64) * alpha if scale else weight
@@ -44,6 +46,22 @@ def _constant_factors(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         operands.append(b.input(2) if scaled is None else b.constant(scaled, None))
     given = {"alpha": 1.0 if scale else alpha, "beta": 1.0 if shift else beta, "transA": b.given.get("transA", 0)}
     return [b.op("Gemm", *operands, transB=0, **given)]
+
+
+def _scaled(b: Builder, node: onnx.NodeProto, alpha: float, beta: float) -> Sequence[str] | None:
+    """``alpha * a @ w + beta * c`` outright: torch-mlir drops alpha where there is no c."""
+    dtype = b.dtype(node.input[0])
+    if dtype is None:
+        return None
+    if dtype.kind in "iu" and not (float(alpha).is_integer() and float(beta).is_integer()):
+        raise b.unsupported("factors", f"alpha {alpha} and beta {beta} of {dtype}")
+    like = node.input[0]
+    given = {name: b.given.get(name, 0) for name in ("transA", "transB")}
+    y = b.op("Gemm", *node.input[:2], **given)
+    y = b.op("Mul", y, b.like(like, alpha)) if alpha != 1.0 else y
+    if not b.input(2):
+        return [y]
+    return [b.op("Add", y, b.op("Mul", b.input(2), b.like(like, beta)) if beta != 1.0 else b.input(2))]
 
 
 @rewrites("Det")

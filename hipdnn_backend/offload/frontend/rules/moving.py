@@ -15,6 +15,22 @@ __all__: list[str] = []
 _INT64 = onnx.TensorProto.INT64
 
 
+@rewrites("DepthToSpace")
+def _spread(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Torch-MLIR orders the channels of ``CRD`` wrongly for blocks of more than 2."""
+    dims, mode, size = b.dims(node.input[0]), b.given.get("mode", "DCR"), b.given["blocksize"]
+    if dims is None:
+        return None
+    n, c, h, w = dims
+    whole = c // (size * size)
+    split, order = {
+        "DCR": ([n, size, size, whole, h, w], [0, 3, 4, 1, 5, 2]),
+        "CRD": ([n, whole, size, size, h, w], [0, 1, 4, 2, 5, 3]),
+    }[mode]
+    turned = b.op("Transpose", b.op("Reshape", node.input[0], b.constant(split)), perm=order)
+    return [b.op("Reshape", turned, b.constant([n, whole, h * size, w * size]))]
+
+
 @rewrites("SpaceToDepth")
 def _blocks(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """Torch-MLIR orders the channels of both modes as ``DCR`` does."""
@@ -117,7 +133,7 @@ def _cache(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     dims, new = b.dims(node.input[0]), b.dims(node.input[1])
     if dims is None or new is None:
         return None
-    axis, mode = b.given.get("axis", -2) % len(dims), b.given.get("mode", "linear")
+    axis, mode = b.axis(-2, len(dims)), b.given.get("mode", "linear")
     if axis == 0 or mode not in ("linear", "circular"):
         raise b.fail("tensor-scatter", f"mode {mode!r} along axis {axis}")
     size, count = dims[axis], new[axis]

@@ -14,6 +14,8 @@ from hipdnn_backend.offload.frontend.rules.affine import scaled_filters
 
 __all__: list[str] = []
 
+_FLOAT = onnx.TensorProto.FLOAT
+
 
 @rewrites("RMSNormalization")
 def _rms_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
@@ -22,13 +24,15 @@ def _rms_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     type_, dims, scale_dims = b.type(x), b.dims(x), b.dims(scale)
     if type_ is None or dims is None or scale_dims is None:
         return None
-    axis = b.given.get("axis", -1) % len(dims)
+    axis = b.axis(-1, len(dims))
     epsilon = b.given.get("epsilon", 1e-5)
-    precise = b.given.get("stash_type", 1) == onnx.TensorProto.FLOAT
+    stash_type = b.given.get("stash_type", _FLOAT)
+    precise = stash_type == _FLOAT
     if scale_dims == dims[axis:] and (precise or type_.dtype == np.float32) and b.dtype(scale) == type_.dtype:
         return [b.torch("rms_norm", x, scale, like=type_, epsilon=float(epsilon))]
-    wide = b.op("Cast", x, to=b.given.get("stash_type", 1))
-    stash = onnx.helper.tensor_dtype_to_np_dtype(b.given.get("stash_type", 1))
+    element = onnx.TensorProto.DOUBLE if onnx.TensorProto.DOUBLE in (stash_type, type_.element) else _FLOAT
+    wide = b.op("Cast", x, to=element)
+    stash = onnx.helper.tensor_dtype_to_np_dtype(element)
     axes = b.constant(list(range(axis, len(dims))))
     mean = b.op("ReduceMean", b.op("Mul", wide, wide), axes, keepdims=1)
     root = b.op("Sqrt", b.op("Add", mean, b.constant(epsilon, stash)))
@@ -57,11 +61,16 @@ def _into_convolution(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 
 @rewrites("LayerNormalization")
 def _whole_scale(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Scale and bias that broadcast over the normalised dims take these dims, which torch wants."""
+    """Scale and bias that broadcast over the normalised dims take these dims, which torch wants.
+
+    Statistics are those of single precision whatever ``stash_type`` says, as ONNX Runtime has them: in the operator's
+    body, which is for other types, the variance is a difference of large numbers.
+    """
     dims = b.dims(node.input[0])
     if dims is None:
         return None
-    inner = dims[b.given.get("axis", -1) % len(dims) :]
+    stash, given = b.given.get("stash_type", _FLOAT), {**b.given, "stash_type": None}
+    inner = dims[b.axis(-1, len(dims)) :]
     operands = list(node.input)
     changed = False
     for i in range(1, len(operands)):
@@ -69,14 +78,17 @@ def _whole_scale(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         if shape is not None and shape != inner and math.prod(shape) <= math.prod(inner):
             operands[i] = b.op("Expand", operands[i], b.constant(inner))
             changed = True
-    return b.ops("LayerNormalization", operands, len(node.output), **b.given) if changed else None
+    if not changed and stash == _FLOAT:
+        return None
+    y, *statistics = b.ops("LayerNormalization", operands, len(node.output), **given)
+    return [y, *(b.op("Cast", each, to=stash) if stash != _FLOAT else each for each in statistics)]
 
 
 @rewrites("GroupNormalization")
 def _group_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """To ``aten.group_norm``; scale and bias are per channel since opset 21."""
+    """To ``aten.group_norm``; scale and bias are per channel since opset 21. Of ``stash_type`` see `_whole_scale`."""
     type_ = b.type(node.input[0])
-    if type_ is None or type_.static is None or b.given.get("stash_type", 1) != onnx.TensorProto.FLOAT:
+    if type_ is None or type_.static is None:
         return None
     given = {"groups": b.given["num_groups"], "epsilon": float(b.given.get("epsilon", 1e-5))}
     return [b.torch("group_norm", *node.input, like=type_, **given)]
@@ -103,6 +115,6 @@ def _lp_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     order = b.given.get("p", 2)
     if order not in (1, 2):
         raise b.fail("norm-order", f"p is {order}; the operator has 1 and 2")
-    axis = b.given.get("axis", -1) % len(dims)
+    axis = b.axis(-1, len(dims))
     norm = b.op(f"ReduceL{order}", x, b.constant([axis]), keepdims=1)
     return [b.op("Div", x, b.op("Where", b.op("Equal", norm, b.like(x, 0)), b.like(x, 1), norm))]

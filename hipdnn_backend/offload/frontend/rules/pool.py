@@ -25,12 +25,7 @@ def _average(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     window = forward_window(b, dims[2:], b.given["kernel_shape"])
     ceil, dilated = bool(b.given.get("ceil_mode", 0)), any(step != 1 for step in window.dilations)
-    sizes = [
-        (n + p + q - e) // s + 1
-        for n, p, q, e, s in zip(dims[2:], window.begin, window.end, window.extent, window.strides, strict=True)
-    ]
-    rounded = tuple(sizes) != result[2:]
-    if not (dilated or rounded):
+    if not (dilated or _rounds_up(window, dims[2:], result[2:])):
         if not ceil and b.given.get("auto_pad", "NOTSET") == "NOTSET":
             return None
         given = {"kernel_shape": window.kernel, "strides": window.strides, "pads": [*window.begin, *window.end]}
@@ -101,18 +96,40 @@ def _counts(window: Window, sizes: Sequence[int], result: Sequence[int], include
 
 
 def _max_padded(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """Pads that differ on the two sides become a Pad with what is below every element."""
-    dims, type_ = b.dims(node.input[0]), b.type(node.input[0])
-    if dims is None or type_ is None:
+    """Pads that differ on the two sides, and sizes that are rounded up, become a Pad with what is below every element.
+
+    Of a size that is rounded up, the pad at the end is what the last window needs: one that would begin there is none.
+    """
+    dims, result, type_ = b.dims(node.input[0]), b.dims(node.output[0]), b.type(node.input[0])
+    if dims is None or result is None or type_ is None:
         return None
     window = forward_window(b, dims[2:], b.given["kernel_shape"])
-    if window.begin == window.end:
-        return None
+    plain = {**b.given, "auto_pad": None, "ceil_mode": None, "storage_order": None}
+    rest = [""] * (len(node.output) - 1)
+    if window.begin == window.end and not _rounds_up(window, dims[2:], result[2:]):
+        if all(name in ("kernel_shape", "strides", "pads", "dilations") for name in b.given):
+            return None
+        return [b.op("MaxPool", node.input[0], **plain | {"pads": [*window.begin, *window.end]}), *rest]
     lowest = np.iinfo(type_.dtype).min if type_.dtype.kind in "iu" else -np.inf
-    pads = b.constant([0, 0, *window.begin, 0, 0, *window.end])
+    end = [
+        max((count - 1) * stride + extent - size - begin, 0)
+        for count, stride, extent, size, begin in zip(
+            result[2:], window.strides, window.extent, dims[2:], window.begin, strict=True
+        )
+    ]
+    pads = b.constant([0, 0, *window.begin, 0, 0, *end])
     x = b.op("Pad", node.input[0], pads, b.like(node.input[0], lowest))
-    given = {**b.given, "auto_pad": None, "pads": None}
-    return [b.op("MaxPool", x, **given), *[""] * (len(node.output) - 1)]
+    return [b.op("MaxPool", x, **plain | {"pads": None}), *rest]
+
+
+def _rounds_up(window: Window, sizes: Sequence[int], result: Sequence[int]) -> bool:
+    """Whether there are other windows than those that fit into what is padded."""
+    return any(
+        (size + begin + end - extent) // stride + 1 != count
+        for size, begin, end, extent, stride, count in zip(
+            sizes, window.begin, window.end, window.extent, window.strides, result, strict=True
+        )
+    )
 
 
 @rewrites("MaxPool")
@@ -129,15 +146,14 @@ def _max(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if dims is None or result is None or type_ is None:
         return None
     window = forward_window(b, dims[2:], b.given["kernel_shape"])
-    if len(dims) != 4 or window.begin != window.end:
-        raise b.unsupported(
-            "pool-indices", f"indices of a pool over {list(dims)} with pads {window.begin} and {window.end}"
-        )
+    if len(dims) != 4 or window.begin != window.end or _rounds_up(window, dims[2:], result[2:]):
+        sized = f"{list(dims)} to {list(result)} with pads {window.begin} and {window.end}"
+        raise b.unsupported("pool-indices", f"indices of a pool over {sized}")
     given = {"kernel": window.kernel, "strides": window.strides, "pads": window.begin, "dilations": window.dilations}
     indices_type = TensorType(onnx.TensorProto.INT64, type_.dims)
     y, indices = b.torch_pair(
         "max_pool2d_with_indices", node.input[0], like=(type_, indices_type),
-        ceil=int(b.given.get("ceil_mode", 0)), **given,
+        ceil=0, **given,
     )  # fmt: skip
     height, width = dims[2:]
     if b.given.get("storage_order", 0):  # columns are contiguous

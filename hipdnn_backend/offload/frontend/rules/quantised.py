@@ -11,9 +11,10 @@ import onnx
 from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
-__all__: list[str] = []
+__all__ = ["exact_type", "quantised"]
 
 _FLOAT = onnx.TensorProto.FLOAT
+_PRECISIONS = tuple(getattr(onnx.TensorProto, name) for name in ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"))
 _INTEGERS = (np.int8, np.uint8, np.int16, np.uint16)
 
 
@@ -22,9 +23,9 @@ def _along(b: Builder, name: str, x: str) -> str | None:
     dims, whole = b.dims(name), b.dims(x)
     if dims is None or whole is None:
         return None
-    axis = b.given.get("axis", 1) % max(len(whole), 1)
     if not dims or dims == (1,):
         return b.op("Reshape", name, b.constant(np.zeros(0))) if dims else name
+    axis = b.axis(1, len(whole))
     if b.given.get("block_size", 0):
         return _per_block(b, name, dims, whole, axis)
     return _per_axis(b, name, len(whole), axis) if len(dims) == 1 else None
@@ -69,6 +70,8 @@ def _quantize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     factor, zero = _along(b, scale, x), _along(b, b.input(2), x) if b.input(2) else ""
     element = b.given.get("precision", 0) or kind.element
+    if b.given.get("precision", 0) not in (0, *_PRECISIONS):
+        raise b.fail("attribute", f"precision is {b.given['precision']}; it may be a type of floating-point numbers")
     if factor is None or zero is None or result.dtype not in _INTEGERS or element == onnx.TensorProto.INT32:
         raise _unknown_form(b, result.dtype)
     scaled = b.op("Div", b.op("Cast", x, to=element), b.op("Cast", factor, to=element))
@@ -92,6 +95,32 @@ def _saturated(b: Builder, scaled: str, zero: str, dtype: np.dtype, element: int
     return b.op("Cast", y, to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
 
 
+@rewrites("DynamicQuantizeLinear")
+def _dynamic(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """To 8 bits over the range of all elements and 0.
+
+    The extremes are reductions that engines take: in one piece with what is around them, GPU compilers fail.
+    """
+    dims = b.dims(node.input[0])
+    if dims is None:
+        return None
+    whole, scale, point = quantised(b, node.input[0], len(dims))
+    bytes_, zero = (b.op("Cast", each, to=onnx.TensorProto.UINT8) for each in (whole, point))
+    return [bytes_, scale, zero]
+
+
+def quantised(b: Builder, x: str, rank: int) -> tuple[str, str, str]:
+    """Whole numbers of 0 to 255 in single precision, their scale and their zero point, as ONNX Runtime chooses them."""
+    zero, most = b.constant(0, np.float32), b.constant(255, np.float32)
+    axes = b.constant(range(rank))
+    low, high = (b.op(how, b.op(f"Reduce{how}", x, axes, keepdims=0), zero) for how in ("Min", "Max"))
+    scale = b.op("Div", b.op("Sub", high, low), most)
+    scale = b.op("Where", b.op("Equal", high, low), b.constant(1, np.float32), scale)
+    point = b.op("Round", b.op("Clip", b.op("Div", b.op("Neg", low), scale), zero, most))
+    whole = b.op("Clip", b.op("Add", b.op("Round", b.op("Div", x, scale)), point), zero, most)
+    return whole, scale, point
+
+
 @rewrites("QLinearConv")
 def _convolution(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """On whole numbers in a float type that holds the sums, then rescaled."""
@@ -101,7 +130,7 @@ def _convolution(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     if any(len(b.dims(name) or ()) > 1 for name in (w_scale, w_zero)):
         raise _unknown_form(b, result.dtype)
-    element = _exact(math.prod(filters[1:]))
+    element = exact_type(math.prod(filters[1:]))
     rank = len(filters)
     w_zero_wide, w_factor = (
         _per_axis(b, name, rank, axis) if (b.dims(name) or ()) not in ((), (1,)) else _scalar(b, name)
@@ -127,7 +156,7 @@ def _product(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     columns = [_scalar(b, name) for name in (w_scale, w_zero)]
     y_rows = [_per_row(b, name) for name in (y_scale, y_zero)]
     a_factor, w_factor, y_factor = (b.op("Cast", each, to=_FLOAT) for each in (rows[0], columns[0], y_rows[0]))
-    element = _exact(left[-1])
+    element = exact_type(left[-1])
     product = b.op("MatMul", _centred(b, a, rows[1], element), _centred(b, w, columns[1], element))
     factor = b.op("Div", b.op("Mul", a_factor, w_factor), y_factor)
     scaled = b.op("Mul", b.op("Cast", product, to=_FLOAT), factor)
@@ -140,7 +169,7 @@ def _per_row(b: Builder, name: str) -> str:
     return b.op("Unsqueeze", name, b.constant([1])) if len(dims) == 1 and dims != (1,) else _scalar(b, name)
 
 
-def _exact(terms: int) -> int:
+def exact_type(terms: int) -> int:
     """The float type in which sums of so many products of 8-bit numbers are exact."""
     return _FLOAT if terms * 255 * 255 < 1 << 24 else onnx.TensorProto.DOUBLE
 
@@ -152,24 +181,3 @@ def _scalar(b: Builder, name: str) -> str:
 
 def _centred(b: Builder, x: str, zero: str, element: int) -> str:
     return b.op("Sub", b.op("Cast", x, to=element), b.op("Cast", zero, to=element))
-
-
-@rewrites("DynamicQuantizeLSTM", domain="com.microsoft")
-def _lstm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """An LSTM with its weights dequantised: ``W [D, I, 4H]`` and ``R [D, H, 4H]``, the transposes of ONNX's."""
-    weights = []
-    for name, scale, zero in ((node.input[1], b.input(8), b.input(9)), (node.input[2], b.input(10), b.input(11))):
-        kind = b.type(scale)
-        if kind is None:
-            return None
-        scales, zeros = (_per_direction(b, each) for each in (scale, zero))
-        plain = b.op("Mul", _centred(b, name, zeros, kind.element), scales)
-        weights.append(b.op("Transpose", plain, perm=[0, 2, 1]))
-    operands = [node.input[0], *weights, *(b.input(i) for i in range(3, 8))]
-    return b.ops("LSTM", operands, 3, **b.given)
-
-
-def _per_direction(b: Builder, name: str) -> str:
-    """``[D]`` or ``[D, 4H]`` → ``[D, 1, 1]`` or ``[D, 1, 4H]``."""
-    dims = b.dims(name) or ()
-    return b.op("Reshape", name, b.constant([dims[0], 1, dims[1] if len(dims) == 2 else 1])) if dims else name

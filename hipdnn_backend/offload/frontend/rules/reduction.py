@@ -22,14 +22,20 @@ def _explicit_axes(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if dims is None or (b.input(1) and axes is None) or (axes is not None and axes.size):
         return None
     if b.given.get("noop_with_empty_axes", 0):
-        return (
-            [node.input[0]]
-            if node.op_type in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
-            else None
-        )
+        return [_of_one(b, node)]
     if not dims:
         return None
     return [b.op(node.op_type, node.input[0], b.constant(range(len(dims))), keepdims=b.given.get("keepdims", 1))]
+
+
+def _of_one(b: Builder, node: onnx.NodeProto) -> str:
+    """What a reduction makes of each element alone."""
+    x = node.input[0]
+    if node.op_type in ("ReduceL1", "ReduceL2"):
+        return b.op("Abs", x)
+    if node.op_type == "ReduceSumSquare":
+        return b.op("Mul", x, x)
+    return b.op("Log", x) if node.op_type == "ReduceLogSum" else x
 
 
 @rewrites("CumSum")

@@ -8,10 +8,10 @@ import onnx
 
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
-__all__: list[str] = []
+__all__ = ["NODES", "stacked"]
 
-_NODES = 4096
-"""Nodes that may be made of a Scan."""
+NODES = 4096
+"""Nodes that may be made of a Scan or a Loop."""
 
 
 @rewrites("Scan")
@@ -29,8 +29,8 @@ def _scan(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if len(steps) != 1:
         raise b.fail("scan", f"its sequences have {sorted(steps)} steps")
     (length,) = steps
-    if not length or length * len(body.node) > _NODES:
-        raise b.unsupported("scan", f"{length} steps of {len(body.node)} nodes, more than {_NODES} in all")
+    if not length or length * len(body.node) > NODES:
+        raise b.unsupported("scan", f"{length} steps of {len(body.node)} nodes, more than {NODES} in all")
     state, stacks = list(node.input[:carried]), [[] for _ in range(made)]
     for step in range(length):
         parts = [
@@ -45,7 +45,7 @@ def _scan(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     return [
         *state,
         *(
-            _stacked(b, stack[::-1] if reverse else stack, axis)
+            stacked(b, stack[::-1] if reverse else stack, axis)
             for stack, axis, reverse in zip(stacks, outer, turned, strict=True)
         ),
     ]
@@ -60,6 +60,7 @@ def _part(b: Builder, x: str, axis: int, step: int) -> str:
     return b.op("Squeeze", b.op("Slice", x, *(b.constant([n]) for n in (step, step + 1, axis))), b.constant([axis]))
 
 
-def _stacked(b: Builder, parts: Sequence[str], axis: int) -> str:
+def stacked(b: Builder, parts: Sequence[str], axis: int) -> str:
+    """The parts along a new axis."""
     whole = [b.op("Unsqueeze", part, b.constant([axis])) for part in parts]
     return b.op("Concat", *whole, axis=axis)

@@ -292,6 +292,23 @@ static void handles(void) {
   case_write_outputs(&first, folder);
 }
 
+// The other published form of restoring a plan: with the config of the engine.
+static void restore_with_config(plugin_t* p, void* handle, const data_t* own, case_t* each, void* workspace) {
+  typedef int (*with_config_t)(void*, const data_t*, const data_t*, void**);
+  with_config_t restore = (with_config_t)(void (*)(void))p->restore;
+  data_t config = engine_config(plugin_engine(p)), other = engine_config(plugin_engine(p) + 1);
+  data_t less = {own->ptr, own->size - 1}, none = {NULL, 0};
+  void* restored = NULL;
+  OK(p, restore(handle, &config, own, &restored));
+  OK(p, p->execute(handle, restored, workspace, each->buffers, each->count));
+  OK(p, p->destroy_context(handle, restored));
+  expect(p, "a cut plan", restore(handle, &config, &less, &restored), 2, "damaged");
+  expect(p, "an empty plan", restore(handle, &config, &none, &restored), 1, "empty");
+  expect(p, "no plan", restore(handle, &config, NULL, &restored), 1, "NULL");
+  expect(p, "no context", restore(handle, &config, own, NULL), 1, "execution_context is NULL");
+  expect(p, "config of others", restore(handle, &other, own, &restored), 2, "no serialized plan");
+}
+
 // Plans as bytes: restored in this process, and refused when damaged.
 static void serialized(void) {
   plugin_t p = plugin_open(path, flags);
@@ -316,6 +333,8 @@ static void serialized(void) {
   OK(&p, p.execute(handle, restored, workspace, each.buffers, each.count));
   CHECK(case_same_outputs(&each, &first), "the restored plan computes something else");
   OK(&p, p.destroy_context(handle, restored));
+  restore_with_config(&p, handle, &own, &each, workspace);
+  CHECK(case_same_outputs(&each, &first), "the plan restored with a config computes something else");
   for (long i = 0; i < number; ++i) {
     size_t at = i < number / 2 ? (size_t)i : (size_t)(i * 7919) % own.size;  // the header, then anywhere
     copy[at] ^= 0x41;

@@ -29,6 +29,23 @@ def test_products_with_vectors(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     assert "?" not in str(load(model).module)
 
 
+@pytest.mark.parametrize("constants", [[], ["b"], ["b", "c"]], ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    "given", [{"alpha": 0.5}, {"beta": 2.0}, {"alpha": 0.5, "beta": 2.0, "transA": 1, "transB": 1}]
+)
+def test_no_gemm_keeps_a_factor(given: dict[str, Any], bias: bool, constants: list[str]) -> None:
+    """Torch-MLIR's conversion drops alpha where there is no C."""
+    inputs = {"a": _normal(3, 3), "b": _normal(3, 3), **({"c": _normal(3)} if bias else {})}
+    known = [name for name in constants if name in inputs]
+    model, feeds = one_node("Gemm", inputs, {"y": np.float32}, constants=known, **given)
+    graph = check_rewrite(model, feeds)
+    for node in graph.nodes:
+        factors = attributes(node)
+        assert factors.get("alpha", 1.0) == 1.0
+        assert factors.get("beta", 1.0) == 1.0 or len(node.input) < 3
+
+
 @pytest.mark.parametrize("dims", [(1, 1), (2, 2), (3, 3), (2, 4, 3, 3)])
 def test_small_determinants(dims: tuple[int, ...]) -> None:
     x = _normal(*dims)

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN against ONNX Runtime: directions, lengths, states, peepholes; long ones stay loops."""
+"""LSTM, GRU and RNN against ONNX Runtime: directions, lengths, states, peepholes; long plain ones stay loops."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hipdnn_backend.offload.errors import UnsupportedNodeError
+from hipdnn_backend.offload import load as backend_load
+from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.frontend import load, prepare
-from tests.support.onnx_rewritten import check_rewrite, one_node
+from tests.support.onnx_rewritten import check_rewrite, one_node, ort
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -70,27 +71,66 @@ def test_variants(op_type: str, given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("op_type", "steps"), [*(("RNN", steps) for steps in (1, 2, 32, 33, 64, 100)), ("LSTM", 33), ("GRU", 33)]
+)
+def test_any_length_in_both_directions_is_one_whole(op_type: str, steps: int) -> None:
+    model, feeds = _recurrence(op_type, "bidirectional", steps=steps)
+    graph = check_rewrite(model, feeds, rtol=1e-4)
+    assert graph.whole == {"node"}
+    assert op_type not in {node.op_type for node in graph.nodes}
+
+
+@pytest.mark.parametrize("op_type", _GATES)
+def test_every_activation_that_is_written_out(op_type: str) -> None:
+    """Alone and in the place of each gate; names in any case of letters, as ONNX Runtime takes them."""
+    names = ["Sigmoid", "Tanh", "Relu", "Softsign", "Softplus", "HardSigmoid", "LeakyRelu", "Elu"]
+    count = {"LSTM": 3, "GRU": 2, "RNN": 1}[op_type]
+    for number, name in enumerate(names):
+        each = [name if gate == number % count else ("tanh" if gate else "SIGMOID") for gate in range(count)]
+        model, feeds = _recurrence(op_type, "forward", steps=3, activations=each)
+        check_rewrite(model, feeds)
+    with pytest.raises(ModelError, match="activations has 'Wave'; known are Affine"):
+        prepare(_recurrence(op_type, "forward", activations=["Wave"] * count)[0])
+
+
+@pytest.mark.parametrize(
     ("op_type", "given", "ignored"),
     [
-        ("GRU", {"lengths": [70, 80]}, "sequence_lens"),
+        ("GRU", {"lengths": [270, 280]}, "sequence_lens"),
         ("LSTM", {"peepholes": True}, "P"),
         ("RNN", {"clip": 0.5}, "clip"),
-        ("RNN", {"activations": ["ScaledTanh"], "activation_alpha": [0.5]}, "activation_alpha"),
+        (
+            "RNN",
+            {"activations": ["ScaledTanh"], "activation_alpha": [0.5]},
+            "activation_alpha and .*activations",
+        ),
+        ("LSTM", {"activations": ["Sigmoid", "Tanh", "Relu"]}, "activations"),
+        ("LSTM", {"direction": "reverse"}, "direction"),
+        ("GRU", {"direction": "bidirectional"}, "direction"),
     ],
 )
 def test_what_loops_would_ignore_is_refused(op_type: str, given: dict[str, Any], ignored: str) -> None:
-    model, feeds = _recurrence(op_type, "forward", steps=80, **given)
+    model, feeds = _recurrence(op_type, steps=280, **{"direction": "forward", **given})
     lengths = {"lengths": feeds["lengths"]} if "lengths" in feeds else {}
-    with pytest.raises(UnsupportedNodeError, match=rf"{ignored} of a recurrence of 80 steps"):
+    with pytest.raises(UnsupportedNodeError, match=rf"{ignored} of a recurrence of 280 steps"):
         prepare(model, inputs=lengths)
 
 
 @pytest.mark.parametrize("op_type", _GATES)
-def test_a_long_reverse_recurrence_runs_forward_in_a_loop(op_type: str) -> None:
-    model, feeds = _recurrence(op_type, "reverse", steps=100)
-    graph = check_rewrite(model, feeds, rtol=1e-4)
-    assert sum(node.op_type == op_type for node in graph.nodes) == 1
+def test_a_long_forward_recurrence_is_a_loop(op_type: str) -> None:
+    model, _ = _recurrence(op_type, "forward", steps=300)
     assert "torch.prim.Loop" in str(load(model).module)
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_both_directions_run_as_one_graph(op_type: str) -> None:
+    model, feeds = _recurrence(op_type, "bidirectional", steps=33)
+    with backend_load(model, device="cpu") as compiled:
+        results = list(compiled.run(feeds).values())
+        assert [len(graph.nodes) for graph in compiled.program.graphs] == [1]
+    for have, want in zip(results, ort(model, feeds), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
 
 
 def test_written_out_recurrences_convert() -> None:

@@ -34,6 +34,7 @@ class Kernel:
         directives: ``.amdhsa_`` directives, without that prefix.
         arguments: (offset, size, kind) of the kernel's arguments in bytes.
         workgroup: its sizes.
+        constants: label → bytes of the constants that lie beside the code.
     """
 
     name: str
@@ -42,19 +43,51 @@ class Kernel:
     directives: dict[str, int] = field(default_factory=dict)
     arguments: list[tuple[int, int, str]] = field(default_factory=list)
     workgroup: tuple[int, int, int] = (0, 0, 0)
+    constants: dict[str, bytes] = field(default_factory=dict)
 
 
 _COMMA: Final = re.compile(r",\s*(?![^\[(]*[\])])")
 _LABEL: Final = re.compile(r"^([.\w$]+):")
+_WIDTHS: Final = {"byte": 1, "short": 2, "long": 4, "quad": 8}
+_DATA: Final = re.compile(r"\.(byte|short|long|quad|zero)\s+(.*)")
+# What a kernel must say of itself, and the most that a chip has.
+_DIRECTIVES: Final = {
+    "kernarg_size": 1 << 16,
+    "group_segment_fixed_size": 160 << 10,
+    "private_segment_fixed_size": 1 << 20,
+    "user_sgpr_count": 16,
+}
 _NO_MODIFIERS: Final = {"s_waitcnt", "s_setreg_imm32_b32"}
 
 
 def parse(text: str) -> dict[str, Kernel]:
-    """The kernels of the files that make up the text, by name."""
+    """The kernels of the files that make up the text, by name.
+
+    Raises:
+        UnmodelledError: the text is not understood.
+    """
     kernels: dict[str, Kernel] = {}
     for part in text.split(".end_amdgpu_metadata")[:-1]:
-        kernels.update(_file(part))
+        try:
+            kernels.update(_file(part))
+        except (KeyError, ValueError, IndexError) as error:
+            raise UnmodelledError(f"assembly that is not understood: {error!r}") from error
+    for kernel in kernels.values():
+        _check(kernel)
     return kernels
+
+
+def _check(kernel: Kernel) -> None:
+    for name, most in _DIRECTIVES.items():
+        if not 0 <= kernel.directives.get(name, -1) <= most:
+            raise UnmodelledError(f"kernel {kernel.name}: .amdhsa_{name} {kernel.directives.get(name)}")
+    if kernel.directives.get("fp16_overflow"):
+        raise UnmodelledError(f"kernel {kernel.name}: conversions that saturate (.amdhsa_fp16_overflow 1)")
+    if not all(1 <= size <= 1024 for size in kernel.workgroup):
+        raise UnmodelledError(f"kernel {kernel.name}: a workgroup of {kernel.workgroup} items")
+    size = kernel.directives["kernarg_size"]
+    if not all(0 <= offset <= offset + width <= size and width > 0 for offset, width, _ in kernel.arguments):
+        raise UnmodelledError(f"kernel {kernel.name}: arguments {kernel.arguments} in {size} bytes")
 
 
 def _file(text: str) -> dict[str, Kernel]:
@@ -76,7 +109,39 @@ def _file(text: str) -> dict[str, Kernel]:
         elif re.match(r"\s+[a-z]", line) and current:
             current.code.append(_instruction(line.strip()))
     _read_metadata(metadata, kernels)
+    constants = _constants(code)
+    for kernel in kernels.values():
+        kernel.constants = {name: data for name, data in constants.items() if _refers(kernel, name)}
     return kernels
+
+
+def _refers(kernel: Kernel, name: str) -> bool:
+    return any(f"{name}@" in operand for each in kernel.code for operand in each.operands)
+
+
+def _constants(text: str) -> dict[str, bytes]:
+    """The objects of sections for constants: label → bytes."""
+    found: dict[str, bytearray] = {}
+    current: bytearray | None = None
+    constant = False
+    for raw in text.splitlines():
+        line = raw.split(";", 1)[0].strip()
+        if line.startswith(".section"):
+            constant, current = ".rodata" in line, None
+        elif line.startswith((".text", ".data", ".bss")):
+            constant, current = False, None
+        elif constant and (label := _LABEL.match(line)):
+            current = found.setdefault(label[1], bytearray())
+        elif current is not None and (data := _DATA.fullmatch(line)):
+            current += _datum(data[1], data[2])
+    return {name: bytes(data) for name, data in found.items()}
+
+
+def _datum(kind: str, text: str) -> bytes:
+    if kind == "zero":
+        return bytes(int(text.split(",")[0], 0))
+    size = _WIDTHS[kind]
+    return b"".join((int(part, 0) & (1 << 8 * size) - 1).to_bytes(size, "little") for part in text.split(","))
 
 
 def _instruction(line: str) -> Instruction:

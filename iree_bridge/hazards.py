@@ -1,0 +1,171 @@
+"""Faults of generated AMD code that its assembly shows: barriers that not all waves of a workgroup reach.
+
+The compiler lays a loop of loads out over the waves; where their number does not divide it, some waves run it once more
+than others, and where the loop holds a barrier, one of them waits alone and the others read too early. A barrier with
+no access to local memory behind it does no harm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+__all__ = ["split_barriers"]
+
+_LABEL: Final = re.compile(r"^'?\"?([\w$.]+)'?\"?:")
+_INSTRUCTION: Final = re.compile(r"^\s+([a-z]\w*)\s*([^;]*)")
+_SCALARS: Final = re.compile(r"\bs\[(\d+):(\d+)\]|\bs(\d+)\b|\b(scc)\b")
+_KEEPS_SCC: Final = re.compile(r"s_(mov|cmov|mul|load|nop|getpc|bitset|sext|pack|cselect|brev)")
+_ENDS: Final = ("s_endpgm", "s_setpc", "s_trap")
+
+
+@dataclass
+class _Block:
+    """Instructions without a branch among them; ``next`` are the blocks behind, by number."""
+
+    next: list[int] = field(default_factory=list)
+    has_barrier: bool = False
+    uses_local: bool = False
+    """Whether it accesses local memory; in a block with a barrier, behind it."""
+    splits: bool = False
+    """Whether the waves of a workgroup may leave it on different ways."""
+
+
+def split_barriers(text: str) -> list[str]:
+    """The names of the kernels, in AMD assembly, with a barrier that depends on a branch on the number of the wave."""
+    return [name for name, lines in _kernels(text) if _splits(_blocks(lines))]
+
+
+def _kernels(text: str) -> Iterator[tuple[str, list[str]]]:
+    name, lines = "", list[str]()
+    for line in [*text.splitlines(), "end:"]:
+        label = _LABEL.match(line)
+        if label is None or label[1].startswith((".L", ".l")):
+            lines.append(line)
+            continue
+        if name and any(line.strip().startswith("s_barrier") for line in lines):
+            yield name, lines
+        name, lines = label[1], []
+
+
+def _blocks(lines: Sequence[str]) -> list[_Block]:
+    """The blocks of a kernel.
+
+    Which scalars differ between waves is followed in the order of the text, which is enough for what the compiler
+    makes: it computes the number of a wave at the start.
+    """
+    blocks, starts, targets = [_Block()], dict[str, int](), list[tuple[int, str]]()
+    own: set[str] = set()  # scalars that differ between the waves of a workgroup
+    falls = True
+
+    def begin() -> None:
+        if falls:
+            blocks[-1].next.append(len(blocks))
+        blocks.append(_Block())
+
+    for line in lines:
+        label, match = _LABEL.match(line), _INSTRUCTION.match(line)
+        if label is not None:
+            begin()
+            falls = True
+            starts[label[1]] = len(blocks) - 1
+        elif match is not None:
+            opcode, operands = match[1], [part.strip() for part in match[2].split(",")]
+            block = blocks[-1]
+            if opcode == "s_barrier":
+                block.has_barrier, block.uses_local = True, False
+            block.uses_local |= opcode.startswith("ds_")
+            if opcode.startswith(("s_branch", "s_cbranch")):
+                targets.append((len(blocks) - 1, operands[0]))
+                block.splits = "exec" in opcode or ("scc" in opcode and "scc" in own)
+                falls = opcode != "s_branch"
+                begin()
+                falls = True
+            elif opcode.startswith(_ENDS):
+                falls = False
+                begin()
+                falls = True
+            else:
+                own = _different(own, opcode, operands)
+    for block, target in targets:
+        if target in starts:
+            blocks[block].next.append(starts[target])
+    return blocks
+
+
+def _different(own: set[str], opcode: str, operands: Sequence[str]) -> set[str]:
+    """``own``, the scalars that differ between waves, after an instruction."""
+    if opcode.startswith("v_readfirstlane"):
+        return own | _scalars(operands[:1])
+    if not opcode.startswith("s_") or opcode.startswith(("s_barrier", "s_waitcnt")):
+        return own
+    compares = opcode.startswith(("s_cmp", "s_bitcmp"))
+    read = _scalars(operands if compares else operands[1:])
+    made = set[str]() if compares else _scalars(operands[:1])
+    made |= set() if _KEEPS_SCC.match(opcode) else {"scc"}
+    return own | made if read & own else own - made
+
+
+def _scalars(operands: Sequence[str]) -> set[str]:
+    names: set[str] = set()
+    for first, last, single, special in _SCALARS.findall(",".join(operands)):
+        names |= {f"s{i}" for i in range(int(first), int(last) + 1)} if first else {special or f"s{single}"}
+    return names
+
+
+def _splits(blocks: Sequence[_Block]) -> bool:
+    """Whether a barrier's block depends on a block that splits waves: is behind it, but not on all ways from it."""
+    always = _on_all_ways(blocks)
+    depends = {
+        number: {
+            other
+            for other, block in enumerate(blocks)
+            if len(block.next) > 1
+            and not (always[other] >> number & 1 and other != number)
+            and any(always[following] >> number & 1 for following in block.next)
+        }
+        for number in range(len(blocks))
+    }
+    for number, block in enumerate(blocks):
+        if not block.has_barrier or not _uses_local_behind(blocks, number):
+            continue
+        seen, todo = set[int](), [number]
+        while todo:
+            for other in depends[todo.pop()] - seen:
+                seen.add(other)
+                todo.append(other)
+        if any(blocks[other].splits for other in seen):
+            return True
+    return False
+
+
+def _uses_local_behind(blocks: Sequence[_Block], start: int) -> bool:
+    seen, todo = {start}, [start]
+    while todo:
+        block = blocks[todo.pop()]
+        if block.uses_local:
+            return True
+        todo += [following for following in block.next if following not in seen]
+        seen.update(block.next)
+    return False
+
+
+def _on_all_ways(blocks: Sequence[_Block]) -> list[int]:
+    """For each block, as bits, the blocks that are on all ways from it to the end, itself among them."""
+    everything = (1 << len(blocks)) - 1
+    always = [everything if block.next else 1 << number for number, block in enumerate(blocks)]
+    changed = True
+    while changed:
+        changed = False
+        for number in reversed(range(len(blocks))):
+            if not blocks[number].next:
+                continue
+            common = everything
+            for following in blocks[number].next:
+                common &= always[following]
+            common |= 1 << number
+            if common != always[number]:
+                always[number], changed = common, True
+    return always

@@ -1,0 +1,35 @@
+"""Random nets with open dims through the provider, two shapes each; `random_nets` is the generator and runs more."""
+
+from __future__ import annotations
+
+import pytest
+
+import fusilli_plugin
+from tests.fusilli_plugin.ort_ep.models import session
+from tests.fusilli_plugin.ort_ep.random_nets import net, run
+
+pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_node_is_claimed_and_in_one_group(seed: int) -> None:
+    report = fusilli_plugin.ep_report(session(net(seed).proto.SerializeToString(), strict="1"))
+    assert (report.claimed, report.groups, report.problems) == (len(report.nodes), 1, ()), report
+
+
+@pytest.mark.parametrize("seed", [101, 103, 106])
+def test_results_are_right(seed: int) -> None:
+    """A detector, attention, a recurrence."""
+    assert not run(seed, new_shapes="wait")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("strict", ["0", "1"])
+@pytest.mark.parametrize("first", range(200, 240, 8))
+def test_many_results_are_right(first: int, strict: str) -> None:
+    for seed in range(first, first + 8):
+        # a recurrence of more than 32 steps in both directions has no code: only kernels
+        if strict == "1" and seed % 4 == 2:
+            continue
+        assert not run(seed, new_shapes="wait", strict=strict)

@@ -1,0 +1,224 @@
+"""Calls with parameters that are not there, missing or of any other kind: always a typed error, never a bare one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graph_api import (
+    CustomOpAttributes,
+    DataType,
+    FusilliError,
+    Graph,
+    GraphError,
+    NormFwdPhase,
+    PointwiseMode,
+    ReductionMode,
+    ResampleMode,
+)
+from graph_api.calls import explain_calls
+
+BUILDERS = sorted(
+    name
+    for name, method in inspect.getmembers(Graph, inspect.isfunction)
+    if not name.startswith("_") and "name" in inspect.signature(method).parameters and name != "add_node"
+)
+
+
+def valid(g: Graph) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Arguments that each builder method takes."""
+
+    def t(*dims: int) -> Any:
+        return g.tensor(dim=dims)
+
+    x, w, c = t(2, 4, 6, 6), t(4, 4, 3, 3), t(1, 4, 1, 1)
+    q = t(2, 4, 6, 6)
+    return {
+        "batchnorm": ((x, c, c), {"epsilon": 1e-5}),
+        "batchnorm_inference": ((x, c, c, c, c), {}),
+        "batchnorm_inference_variance_ext": ((x, c, c, c, c), {"epsilon": 1e-5}),
+        "conv_dgrad": ((t(2, 4, 4, 4), w), {}),
+        "conv_fprop": ((x, w), {}),
+        "conv_wgrad": ((t(2, 4, 4, 4), x), {}),
+        "custom_op": (([x], 1, CustomOpAttributes(custom_op_id="any", data="any")), {}),
+        "layernorm": ((x, t(1, 1, 1, 6), t(1, 1, 1, 6)), {"epsilon": 1e-5}),
+        "matmul": ((x, x), {}),
+        "pointwise": ((PointwiseMode.RELU_FWD, x), {}),
+        "reduction": ((x,), {"mode": ReductionMode.ADD}),
+        "resample_fwd": ((x,), {"mode": ResampleMode.MAXPOOL, "window": 2}),
+        "rmsnorm": ((x, t(1, 1, 1, 6)), {"epsilon": 1e-5}),
+        "scalar": ((1.0,), {}),
+        "sdpa": ((q, q, q), {}),
+        "tensor": (("own",), {"dim": (2, 3)}),
+    }
+
+
+def test_all_methods_are_tried() -> None:
+    assert sorted(valid(Graph(io_data_type=DataType.FLOAT))) == BUILDERS
+
+
+@pytest.mark.parametrize("method", BUILDERS)
+def test_valid_arguments_are_taken(method: str) -> None:
+    g = Graph(io_data_type=DataType.FLOAT)
+    args, kwargs = valid(g)[method]
+    getattr(g, method)(*args, **kwargs)
+
+
+@pytest.mark.parametrize("method", BUILDERS)
+def test_an_unknown_word_lists_what_is_known(method: str) -> None:
+    g = Graph(io_data_type=DataType.FLOAT)
+    args, kwargs = valid(g)[method]
+    with pytest.raises(GraphError, match=rf"^{method}: there is no zzzz=; known are .*name") as caught:
+        getattr(g, method)(*args, **kwargs, zzzz=1)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("method", BUILDERS)
+def test_a_misspelt_word_is_recognised(method: str) -> None:
+    g = Graph(io_data_type=DataType.FLOAT)
+    args, kwargs = valid(g)[method]
+    for word in inspect.signature(getattr(g, method)).parameters:
+        if len(word) > 4:
+            with pytest.raises(GraphError, match=f"did you mean {word}"):
+                getattr(g, method)(*args, **kwargs, **{word[:-1] + "_": 1})
+
+
+@pytest.mark.parametrize("method", BUILDERS)
+def test_missing_doubled_and_surplus_arguments_are_named(method: str) -> None:
+    g = Graph(io_data_type=DataType.FLOAT)
+    args, kwargs = valid(g)[method]
+    call = getattr(g, method)
+    parameters = inspect.signature(call).parameters.values()
+    for parameter in parameters:
+        if parameter.default is parameter.empty:
+            with pytest.raises(GraphError, match=rf"{parameter.name}="):
+                call(**{name: value for name, value in kwargs.items() if name != parameter.name})
+    first = next(iter(parameters)).name
+    with pytest.raises(GraphError, match=f"{first} is given by position and by name"):
+        call(*args, **kwargs, **{first: args[0]})
+    with pytest.raises(GraphError, match="by position, and by name"):
+        call(*args, *(1,) * 40, **kwargs)
+
+
+WORDS: list[tuple[str, str, str]] = [
+    ("conv_fprop", "strides", "stride"),
+    ("conv_fprop", "pads", "padding"),
+    ("conv_fprop", "dilations", "dilation"),
+    ("conv_fprop", "group", "groups"),
+    ("conv_fprop", "weight", "w"),
+    ("conv_fprop", "input", "x"),
+    ("conv_dgrad", "compute_type", "compute_data_type"),
+    ("conv_wgrad", "pre_pad", "pre_padding"),
+    ("conv_fprop", "bias", "PointwiseMode.ADD"),
+    ("conv_fprop", "kernel_size", "that of w"),
+    ("conv_dgrad", "output_padding", "dims of dx"),
+    ("resample_fwd", "kernel_size", "window"),
+    ("resample_fwd", "kernel_shape", "window"),
+    ("resample_fwd", "strides", "stride"),
+    ("resample_fwd", "return_indices", "generate_index"),
+    ("resample_fwd", "ceil_mode", "rounded down"),
+    ("resample_fwd", "count_include_pad", "AVGPOOL_INCLUDE_PADDING"),
+    ("layernorm", "eps", "epsilon"),
+    ("layernorm", "weight", "scale"),
+    ("layernorm", "gamma", "scale"),
+    ("layernorm", "beta", "bias"),
+    ("layernorm", "normalized_shape", "that scale shares with x"),
+    ("rmsnorm", "eps", "epsilon"),
+    ("rmsnorm", "axis", "that scale shares with x"),
+    ("batchnorm", "eps", "epsilon"),
+    ("batchnorm", "running_mean", "prev_running_mean"),
+    ("batchnorm", "training", "known are"),
+    ("batchnorm_inference", "variance", "inv_variance"),
+    ("batchnorm_inference_variance_ext", "var", "variance"),
+    ("matmul", "transpose_b", "strides"),
+    ("matmul", "A", "did you mean a"),
+    ("matmul", "bias", "PointwiseMode.ADD"),
+    ("reduction", "axis", "set_dim"),
+    ("reduction", "keepdims", "set_dim"),
+    ("pointwise", "alpha", "elu_alpha"),
+    ("pointwise", "negative_slope", "relu_lower_clip_slope"),
+    ("pointwise", "input", "in_0"),
+    ("sdpa", "attn_mask", "bias"),
+    ("sdpa", "is_causal", "causal_mask"),
+    ("sdpa", "scale", "attn_scale"),
+    ("sdpa", "dropout_p", "dropout_probability"),
+    ("sdpa", "dropout", "dropout_probability"),
+    ("sdpa", "left_bound", "diagonal_band_left_bound"),
+    ("sdpa", "sliding_window_length", "diagonal_band_left_bound"),
+    ("sdpa", "use_causal_mask", "causal_mask"),
+    ("sdpa", "enable_gqa", "grouped heads follow"),
+    ("sdpa", "paged_attention_k_table", "other_inputs"),
+    ("sdpa", "page_table_v", "other_inputs"),
+    ("sdpa", "query", "did you mean q"),
+    ("tensor", "shape", "did you mean dim"),
+    ("tensor", "dims", "did you mean dim"),
+    ("tensor", "strides", "did you mean stride"),
+    ("tensor", "dtype", "did you mean data_type"),
+    ("scalar", "dtype", "did you mean data_type"),
+]
+"""Method, a word of PyTorch, ONNX or cuDNN, and what the answer must hold."""
+
+
+@pytest.mark.parametrize(("method", "word", "answer"), WORDS)
+def test_words_of_other_libraries_are_answered(method: str, word: str, answer: str) -> None:
+    g = Graph(io_data_type=DataType.FLOAT)
+    args, kwargs = valid(g)[method]
+    with pytest.raises(GraphError) as caught:
+        getattr(g, method)(*args, **kwargs, **{word: 1})
+    assert str(caught.value).startswith(f"{method}: there is no {word}=")
+    assert answer in str(caught.value)
+
+
+def test_a_type_error_within_a_method_is_not_hidden() -> None:
+    @explain_calls
+    def method(self: object, x: object) -> None:
+        raise TypeError("from within")
+
+    with pytest.raises(TypeError, match="from within"):
+        method(None, 1)
+
+
+# ---- values of any kind --------------------------------------------------------------------------------------------
+
+ANYTHING: list[Any] = [
+    None, True, -1, 0, 3, 2**70, 1.5, float("nan"), float("inf"), "", "same", b"x", [], (), (1,), (1, 2, 3, 4, 5),
+    [None], {}, object(), np.array([1, 2]), np.float32(2), np.array(1.0), int, lambda: None, ReductionMode.ADD,
+    DataType.HALF, NormFwdPhase.TRAINING,
+]  # fmt: skip
+
+
+def _calls(method: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Each parameter of a method with each value, the others being right; the graph is validated if it is built."""
+    names = list(inspect.signature(getattr(Graph, method)).parameters)[1:]
+    for name in names:
+        for value in ANYTHING:
+
+            def call(name: str = name, value: Any = value) -> None:
+                g = Graph(io_data_type=DataType.FLOAT)
+                args, kwargs = valid(g)[method]
+                given = dict(zip(names, args, strict=False)) | kwargs | {name: value}
+                g.pointwise(PointwiseMode.IDENTITY, g.tensor(dim=(1,))).set_output()
+                made = getattr(g, method)(**given)
+                if method == "reduction":
+                    made.set_dim((1, 1, 1, 1))
+                g.validate()
+
+            yield f"{name}={value!r:.40}", call
+
+
+@pytest.mark.parametrize("method", BUILDERS)
+def test_values_of_any_kind_are_taken_or_refused_by_name(method: str) -> None:
+    bare = []
+    for shown, call in _calls(method):
+        try:
+            call()
+        except FusilliError:
+            pass
+        except Exception as error:  # what must not happen is what is looked for
+            bare.append(f"{shown}: {type(error).__name__}: {error}")
+    assert bare == []

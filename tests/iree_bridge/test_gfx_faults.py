@@ -1,0 +1,159 @@
+"""What the compiler made wrong code of for AMD chips, emulated: right now, and nothing is read outside.
+
+Expected values are PyTorch's in float64 for the convolutions, the tables' own otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fusilli_plugin.emulator import Emulator, Verdict
+from graph_api import DataType, Graph, TensorAttr
+from iree_bridge import Target
+from tests.cases import family_cases
+
+pytestmark = pytest.mark.mlir
+
+F16, BF16, F32 = DataType.HALF, DataType.BFLOAT16, DataType.FLOAT
+TOLERANCE = {F32: 2e-5, F16: 2e-3, BF16: 1.6e-2}  # of the largest value
+
+Arrays = dict[TensorAttr, np.ndarray[Any, Any]]
+
+TABLES = [
+    ("conv", "point_fprop"),  # the tail of K was not masked
+    ("conv", "point_dgrad"),
+    ("conv", "c289_dgrad"),
+    ("conv", "groups_point_fprop"),
+    ("conv", "groups_point_dgrad"),
+    ("conv", "filters_48_point_stride_2_nchw_fprop"),
+    ("conv", "layout_rsck_dgrad"),
+    ("conv", "layout_y_nhwc_dgrad"),
+    ("conv", "image_1x1_fprop"),  # a kernel that only pads
+    ("conv", "image_1x1_dgrad"),
+    ("conv", "image_1x1_wgrad"),
+    ("resample", "3d_max"),
+    ("resample", "uint8_nchw_max"),
+    ("resample", "3d_zero_max"),
+    ("conv", "mirrored_dilated_stride_2_wgrad"),  # the order of K
+    ("reduction", "max_nan"),  # NaN in extremes
+    ("reduction", "min_nan"),
+    ("reduction", "amax_nan"),
+    ("resample", "special_max"),
+]
+CONVOLUTIONS = {
+    "tail_f16_13_channels": ("fprop", F16, (2, 13, 5, 2), (96, 13, 1, 1), {}),
+    "tail_f16_12_channels": ("fprop", F16, (2, 12, 7, 7), (32, 12, 1, 1), {}),
+    "tail_f16_70_channels": ("fprop", F16, (2, 70, 7, 7), (64, 70, 1, 1), {}),
+    "tail_f32_3_channels": ("fprop", F32, (2, 3, 7, 7), (32, 3, 1, 1), {}),
+    "tail_bf16_stride_2": ("fprop", BF16, (2, 24, 28, 28), (24, 24, 1, 1), {"stride": 2}),
+    "groups_dgrad_f16": ("dgrad", F16, (2, 24, 6, 6), (24, 12, 1, 1), {}),
+    "wgrad_stride_2": ("wgrad", F32, (1, 8, 9, 9), (8, 8, 3, 3), {"stride": 2}),
+    # filters channels last beside images channels first: K in two orders
+    "mixed_layouts_f32": ("fprop", F32, (3, 31, 4, 8), (3, 31, 1, 2), {"layouts": ("NCHW", "NHWC")}),
+    "mixed_layouts_bf16": ("fprop", BF16, (3, 4, 6, 6), (96, 2, 2, 2), {"layouts": ("NCHW", "NHWC")}),
+    "dgrad_channels_first": ("dgrad", F16, (8, 24, 4, 4), (8, 24, 1, 3), {}),
+    "dilated_channels_last": ("fprop", F32, (3, 8, 14, 3), (5, 8, 2, 2), {"layouts": ("NHWC", "NHWC"), "dilation": 2}),
+}
+WRAPPING = {
+    "dgrad_channels_last": ("dgrad", F16, (1, 16, 9, 9), (24, 16, 3, 3), {"padding": 1, "layouts": ("NHWC", "NHWC")}),
+}
+
+
+def _convolution(
+    kind: str, dtype: DataType, x: Sequence[int], w: Sequence[int], options: Mapping[str, Any]
+) -> tuple[Graph, Arrays, Arrays]:
+    layouts = options.get("layouts", ("NCHW", "NCHW"))
+    given = {name: options.get(name, default) for name, default in (("padding", 0), ("stride", 1), ("dilation", 1))}
+    extent = [(w[i] - 1) * given["dilation"] + 1 for i in (2, 3)]
+    size = [(x[i] + 2 * given["padding"] - extent[i - 2]) // given["stride"] + 1 for i in (2, 3)]
+    dims = {"x": tuple(x), "w": tuple(w), "dy": (x[0], w[0], *size)}
+    used = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}[kind]
+    g = Graph(kind, io_data_type=dtype, compute_data_type=F32)
+    tensors = [g.tensor(name, dim=dims[name], layout=layout) for name, layout in zip(used, layouts, strict=True)]
+    add = {"fprop": g.conv_fprop, "dgrad": g.conv_dgrad, "wgrad": g.conv_wgrad}[kind]
+    out = add(*tensors, **given).set_output(True)
+    if kind != "fprop":
+        out.set_dim(dims["x" if kind == "dgrad" else "w"])
+    g.validate()
+    pack = g.random_inputs(seed=1)
+    a, b = (torch.from_numpy(np.ascontiguousarray(np.asarray(pack[t]).astype(np.float64))) for t in tensors)
+
+    def forward(image: torch.Tensor, filters: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv2d(image, filters, groups=x[1] // w[1], **given)
+
+    if kind == "fprop":
+        want = forward(a, b)
+    else:
+        of = torch.zeros(dims["x" if kind == "dgrad" else "w"], dtype=torch.float64, requires_grad=True)
+        (want,) = torch.autograd.grad(forward(of, b) if kind == "dgrad" else forward(b, of), of, a)
+    return g, pack, {out: want.detach().numpy()}
+
+
+def _assert_near(results: Arrays, wanted: Arrays) -> None:
+    for tensor, want in wanted.items():
+        got = np.asarray(results[tensor]).astype(np.float64)
+        np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[tensor.data_type] * np.abs(want).max())
+
+
+@pytest.mark.parametrize(("family", "name"), TABLES, ids=str)
+def test_case_of_the_tables(family: str, name: str) -> None:
+    case = next(case for case in family_cases(family) if case.name == name)
+    graph = case.graph()
+    outcome = Emulator(Target.parse("gfx942")).examine(graph, case.pack(graph))
+    assert outcome.verdict is Verdict.RIGHT, outcome.text
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution(name: str) -> None:
+    graph, pack, wanted = _convolution(*CONVOLUTIONS[name])
+    results, _ = Emulator(Target.parse("gfx942")).run(graph, pack)
+    _assert_near(results, wanted)
+
+
+@pytest.mark.parametrize("name", WRAPPING)
+def test_offsets_need_not_wrap(name: str) -> None:
+    """Right whether or not hardware takes the sum of a buffer's offsets modulo 2**32."""
+    graph, pack, wanted = _convolution(*WRAPPING[name])
+    code = Emulator(Target.parse("gfx942")).code(graph)
+    for wrap in (True, False):
+        results, _ = Emulator(Target.parse("gfx942"), offsets_wrap=wrap).run(graph, pack, code)
+        _assert_near(results, wanted)
+
+
+def test_offsets_of_a_product_need_not_wrap() -> None:
+    g = Graph("product", io_data_type=F32, compute_data_type=F32)
+    a, b = g.tensor("a", dim=(3, 33, 75)), g.tensor("b", dim=(3, 75, 49))
+    out = g.matmul(a, b).set_output(True)
+    pack = g.validate().random_inputs(seed=0)
+    want = np.asarray(pack[a]).astype(np.float64) @ np.asarray(pack[b]).astype(np.float64)
+    code = Emulator(Target.parse("gfx942")).code(g)
+    for wrap in (True, False):
+        results, _ = Emulator(Target.parse("gfx942"), offsets_wrap=wrap).run(g, pack, code)
+        _assert_near(results, {out: want})
+
+
+SKINNY = [(5, 32, 256), (8, 32, 256), (3, 48, 128)]
+
+
+@pytest.mark.parametrize("chip", ["gfx90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize("sizes", SKINNY, ids=str)
+def test_products_of_few_rows(sizes: tuple[int, int, int], chip: str) -> None:
+    """The compiler refused them for gfx90a and was killed by SIGFPE for gfx950."""
+    m, n, k = sizes
+    g = Graph("product", io_data_type=F16, compute_data_type=F32)
+    g.matmul(g.tensor("a", dim=(m, k)), g.tensor("b", dim=(k, n))).set_output(True)
+    outcome = Emulator(Target.parse(chip)).examine(g.validate())
+    assert outcome.ok, outcome.text
+
+
+def test_a_broadcast_product_for_gfx950() -> None:
+    """A barrier in a branch that only one of three waves took."""
+    g = Graph("product", io_data_type=F16, compute_data_type=F32)
+    g.matmul(g.tensor("a", dim=(3, 2, 14, 10)), g.tensor("b", dim=(1, 2, 10, 6))).set_output(True)
+    outcome = Emulator(Target.parse("gfx950")).examine(g.validate())
+    assert outcome.ok, outcome.text

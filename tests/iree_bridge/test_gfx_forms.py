@@ -1,0 +1,121 @@
+"""Graphs that the compiler fails on, or makes wrong, for AMD targets in the form that comes to mind first: emulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graph_api import DataType, Graph, ReductionMode, numerics
+from iree_bridge import Target
+from iree_bridge.compiler import compile_code
+from tests.support.gfx_emulator.graphs import compile_graph, emulate
+from tests.support.gfx_emulator.launch import Machine
+from tests.support.gfx_sweep import graphs, outcome
+
+pytestmark = pytest.mark.mlir
+
+HALF, BF16, FLOAT = DataType.HALF, DataType.BFLOAT16, DataType.FLOAT
+OUTSIDE = "bytes read outside all buffers"
+
+
+def convolution(kind: str, dtype: DataType, x: tuple[int, ...], w: tuple[int, ...], **options: Any) -> Graph:
+    rank = len(x) - 2
+    pad, stride, dilation = (
+        options.get(name, (one,) * rank) for name, one in (("pad", 0), ("stride", 1), ("dilation", 1))
+    )
+    size = [(x[i + 2] + 2 * pad[i] - dilation[i] * (w[i + 2] - 1) - 1) // stride[i] + 1 for i in range(rank)]
+    dims = {"x": x, "w": w, "dy": (x[0], w[0], *size)}
+    used = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}[kind]
+    g = Graph(kind, io_data_type=dtype, compute_data_type=FLOAT)
+    tensors = [g.tensor(name, dim=dims[name], layout=options.get("layout")) for name in used]
+    add = {"fprop": g.conv_fprop, "dgrad": g.conv_dgrad, "wgrad": g.conv_wgrad}[kind]
+    out = add(*tensors, padding=pad, stride=stride, dilation=dilation).set_output(True)
+    if kind != "fprop":
+        out.set_dim(dims["x" if kind == "dgrad" else "w"])
+    return g.validate()
+
+
+def product(dtype: DataType, a: tuple[int, ...], b: tuple[int, ...]) -> Graph:
+    g = Graph("product", io_data_type=dtype, compute_data_type=FLOAT)
+    g.matmul(g.tensor("a", dim=a), g.tensor("b", dim=b)).set_output(True)
+    return g.validate()
+
+
+def check(graph: Graph, target: str = "gfx942") -> None:
+    machine = Machine()
+    pack = graph.random_inputs(seed=1)
+    results = emulate(graph, pack, compile_graph(graph, target=target), machine)
+    assert all(result.ok for result in numerics.check(graph, pack, results))
+    assert not machine.counts[OUTSIDE]
+
+
+ROWS = (4, 16, 1, 30), (32, 16, 2, 2)
+FAST = {
+    "tail of K": convolution("fprop", HALF, (2, 13, 5, 2), (96, 13, 1, 1)),
+    "one row": convolution("fprop", HALF, *ROWS, pad=(1, 1), layout="NHWC"),
+    "one channel, dilated": convolution("wgrad", FLOAT, (1, 8, 9, 9), (8, 8, 3, 3), stride=(2, 2)),
+}
+SLOW = {
+    "tail of K, f32": convolution("fprop", FLOAT, (2, 3, 7, 7), (32, 3, 1, 1)),
+    "tail of K, groups": convolution("dgrad", HALF, (2, 24, 6, 6), (24, 12, 1, 1)),
+    "one row, dgrad": convolution("dgrad", HALF, *ROWS, pad=(1, 1), layout="NHWC"),
+    "one row, wgrad": convolution("wgrad", HALF, *ROWS, pad=(1, 1), layout="NHWC"),
+    "one row, stride, dilation": convolution(
+        "fprop", FLOAT, (4, 16, 1, 30), (32, 16, 3, 2), pad=(4, 1), stride=(3, 1), dilation=(2, 1), layout="NHWC"
+    ),
+    "one slice": convolution("fprop", HALF, (2, 16, 1, 4, 4), (16, 16, 2, 3, 3), pad=(1, 1, 1), layout="NDHWC"),
+    "one pixel, groups": convolution("fprop", FLOAT, (2, 16, 1, 1), (8, 8, 3, 2), pad=(1, 1)),
+    "full height": convolution("dgrad", FLOAT, (4, 16, 8, 30), (32, 16, 8, 3), layout="NHWC"),
+    "one channel, groups": convolution("wgrad", FLOAT, (1, 8, 9, 9), (8, 4, 3, 3), stride=(2, 2)),
+    "one channel, fprop": convolution("fprop", FLOAT, (8, 1, 9, 9), (32, 1, 4, 4), dilation=(2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_right(name: str) -> None:
+    check((FAST | SLOW)[name])
+
+
+@pytest.mark.parametrize("mode", [ReductionMode.MAX, ReductionMode.MIN, ReductionMode.AMAX])
+@pytest.mark.parametrize("dtype", [HALF, pytest.param(FLOAT, marks=pytest.mark.slow)])
+def test_nan_wins(mode: ReductionMode, dtype: DataType) -> None:
+    g = Graph("extreme", io_data_type=dtype, compute_data_type=FLOAT)
+    x = g.tensor("x", dim=(5, 67))
+    y = g.reduction(x, mode=mode).set_dim((5, 1)).set_output(True)
+    g.validate()
+    values = np.asarray(g.random_inputs(seed=2)[x]).copy()
+    values[1, 40], values[2, 3], values[3, 5] = np.nan, -np.inf, np.inf
+    values[4, :] = -0.0
+    values[0, 66] = np.copysign(np.nan, -1)
+    got = emulate(g, {x: values}, compile_graph(g), Machine())[y].astype(np.float64)[:, 0]
+    wide = values.astype(np.float64)
+    right = {ReductionMode.MAX: wide, ReductionMode.MIN: -wide, ReductionMode.AMAX: np.abs(wide)}[mode].max(axis=1)
+    np.testing.assert_array_equal(got, -right if mode is ReductionMode.MIN else right)
+
+
+@pytest.mark.parametrize("target", ["gfx90a", "gfx950"])
+def test_products_of_few_rows_compile(target: str) -> None:
+    code = compile_code(product(HALF, (8, 256), (256, 32)), Target.parse(target))
+    assert code.form == "no product tiles"
+
+
+def test_a_barrier_that_some_waves_skip_is_not_served() -> None:
+    code = compile_code(product(HALF, (3, 2, 14, 10), (1, 2, 10, 6)), Target.parse("gfx950"))
+    assert code.form != "plain"
+
+
+def test_more_local_memory_than_there_is() -> None:
+    graph = convolution("dgrad", HALF, (8, 2, 32, 32), (64, 2, 3, 3), pad=(1, 1), stride=(2, 2))
+    assert compile_code(graph, Target.parse("gfx942")).form == "no tiles"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950"])
+def test_whatever_is_served_compiles(target: str) -> None:
+    from iree_bridge import Options
+
+    found = [(text, outcome(graph, Target.parse(target), Options.from_env())) for text, graph in graphs(7, 60)]
+    assert not [(text, it) for text, it in found if it.kind == "failed" or it.pads_alone]

@@ -1,0 +1,60 @@
+"""Barriers in AMD assembly that not all waves of a workgroup reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from iree_bridge.hazards import split_barriers
+
+HEAD = "kernel:\n\tv_lshrrev_b32_e32 v1, 6, v0\n\tv_readfirstlane_b32 s16, v1\n"
+END = "\tds_read_b64 v[2:3], v1\n\ts_endpgm\nend_of_kernel:\n"
+
+
+def found(body: str) -> bool:
+    names = split_barriers(HEAD + body + END)
+    assert names in ([], ["kernel"])
+    return bool(names)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Wave 0 alone goes on.
+        "\ts_cmp_lg_u32 s16, 0\n\ts_cbranch_scc1 .LBB0_6\n\ts_barrier\n.LBB0_6:\n",
+        # Through another scalar, and a branch to code that comes back.
+        "\ts_add_i32 s17, s16, 3\n\ts_cmp_gt_u32 s17, 4\n\ts_cbranch_scc1 .LBB0_9\n.LBB0_6:\n"
+        "\ts_branch .LBB0_7\n.LBB0_9:\n\ts_barrier\n\ts_branch .LBB0_6\n.LBB0_7:\n",
+        # Waves without a lane skip it.
+        "\ts_and_saveexec_b64 s[2:3], vcc\n\ts_cbranch_execz .LBB0_6\n\ts_barrier\n.LBB0_6:\n",
+        # A loop that some waves leave earlier.
+        ".LBB0_5:\n\ts_barrier\n\ts_add_i32 s16, s16, 3\n\ts_cmp_lt_u32 s16, 7\n\ts_cbranch_scc1 .LBB0_5\n",
+    ],
+)
+def test_a_branch_on_the_wave_around_a_barrier(body: str) -> None:
+    assert found(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "\ts_barrier\n",
+        # The lanes' own code, before and behind.
+        "\ts_and_saveexec_b64 s[2:3], vcc\n\ts_cbranch_execz .LBB0_6\n\tds_write_b64 v1, v[2:3]\n"
+        ".LBB0_6:\n\ts_barrier\n",
+        # ... laid out at the end.
+        "\ts_and_saveexec_b64 s[2:3], vcc\n\ts_cbranch_execnz .LBB0_9\n.LBB0_6:\n\ts_barrier\n\ts_branch .LBB0_7\n"
+        ".LBB0_9:\n\tds_write_b64 v1, v[2:3]\n\ts_branch .LBB0_6\n.LBB0_7:\n",
+        # A loop whose bounds all waves have.
+        "\ts_mov_b32 s4, 0\n.LBB0_5:\n\ts_barrier\n\ts_add_i32 s4, s4, 1\n\ts_cmp_lt_u32 s4, 7\n"
+        "\ts_cbranch_scc1 .LBB0_5\n",
+        # The scalar that held the wave holds something else by now.
+        "\ts_mov_b32 s16, s5\n\ts_cmp_lg_u32 s16, 0\n\ts_cbranch_scc1 .LBB0_6\n\ts_barrier\n.LBB0_6:\n",
+    ],
+)
+def test_other_barriers(body: str) -> None:
+    assert not found(body)
+
+
+def test_a_barrier_at_the_end_does_no_harm() -> None:
+    text = f"{HEAD}\ts_cbranch_execz .LBB0_6\n\ts_barrier\n.LBB0_6:\n\ts_endpgm\nend_of_kernel:\n"
+    assert split_barriers(text) == []

@@ -1,0 +1,317 @@
+"""Random graphs for sweeps over the code for AMD chips, each made from a number: the same number, the same graph.
+
+Sizes are small, so that an emulator runs them, and ragged: what vectors, tiles and matrix instructions do not divide is
+where compilers go wrong. `FAMILIES` says how often each kind comes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from graph_api import (
+    DataType,
+    Graph,
+    NormFwdPhase,
+    PaddingMode,
+    PointwiseMode,
+    ReductionMode,
+    ResampleMode,
+    TensorAttr,
+)
+from graph_api.layout import strides_in_order
+
+__all__ = ["FAMILIES", "graph"]
+
+T = TypeVar("T")
+D, M = DataType, PointwiseMode
+_HALVES: Final = (D.HALF, D.BFLOAT16)
+_TYPES: Final = (D.HALF, D.HALF, D.BFLOAT16, D.FLOAT, D.FLOAT)
+_SIZES: Final = (1, 2, 3, 4, 5, 7, 8, 12, 14, 15, 16, 17, 24, 31, 32, 33, 48, 56, 64, 65, 70, 96)
+_CHANNELS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 13, 16, 24, 31, 32, 33, 48, 64, 70, 96)
+_IMAGES: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15, 16, 28)
+_ACTIVATIONS: Final = (M.RELU_FWD, M.TANH_FWD, M.GELU_FWD, M.SIGMOID_FWD, M.SWISH_FWD, M.ABS, M.NEG)
+
+
+@dataclass
+class _Draw:
+    """A source of choices."""
+
+    source: random.Random
+
+    def pick(self, choices: Sequence[T]) -> T:
+        return choices[self.source.randrange(len(choices))]
+
+    def number(self, low: int, high: int) -> int:
+        return self.source.randint(low, high)
+
+    def chance(self, of: float) -> bool:
+        return self.source.random() < of
+
+
+def graph(seed: int, family: str | None = None) -> Graph:
+    """A validated graph.
+
+    Args:
+        seed: decides everything.
+        family: a key of `FAMILIES`; by default one that the seed chooses.
+    """
+    for attempt in range(100):
+        d = _Draw(random.Random(seed * 1000 + attempt))
+        name = family or d.source.choices(list(FAMILIES), [weight for _, weight in FAMILIES.values()])[0]
+        made = FAMILIES[name][0](d)
+        if made is not None:
+            made.name = f"{name}_{seed}"
+            return made.validate()
+    raise AssertionError(f"no graph for {seed}")
+
+
+def _graph(io: DataType) -> Graph:
+    return Graph("g", io_data_type=io, compute_data_type=D.DOUBLE if io is D.DOUBLE else D.FLOAT)
+
+
+def _tensor(d: _Draw, g: Graph, name: str, dims: Sequence[int], *, layouts: Sequence[str] = ("packed",)) -> TensorAttr:
+    """An input, packed in some order of its dims, sometimes with gaps."""
+    kind = d.pick(layouts)
+    rank = len(dims)
+    order = list(range(rank))
+    if kind == "last":  # channels last
+        order = [0, *range(2, rank), 1]
+    elif kind == "transposed":
+        order[-1], order[-2] = order[-2], order[-1]
+    strides = strides_in_order(tuple(dims), tuple(order))
+    return g.tensor(name, dim=tuple(dims), stride=strides)
+
+
+def _epilogue(d: _Draw, g: Graph, y: TensorAttr, dims: Sequence[int], channel: int) -> TensorAttr:
+    if d.chance(0.5):
+        added = g.tensor("added", dim=tuple(dim if axis == channel else 1 for axis, dim in enumerate(dims)))
+        y = g.pointwise(M.ADD, y, added)
+    if d.chance(0.15):
+        y = g.pointwise(M.ADD, y, g.tensor("residual", dim=tuple(dims)))
+    if d.chance(0.5):
+        y = g.pointwise(d.pick(_ACTIVATIONS), y)
+    return y
+
+
+def _product(d: _Draw) -> Graph | None:
+    io = d.pick((*_TYPES, D.DOUBLE)) if d.chance(0.2) else d.pick(_TYPES)
+    m, n, k = (d.pick(_SIZES) if d.chance(0.8) else d.number(1, 130) for _ in range(3))
+    if d.chance(0.15):  # as decoding has them
+        m, n, k = d.number(1, 9), 16 * d.number(1, 8), 16 * d.number(1, 16)
+    batch = d.pick(((), (), (1,), (2,), (3,), (2, 2)))
+    g = _graph(io)
+    shared = d.pick(("none", "none", "none", "a", "b")) if batch else "none"
+    ones = tuple(1 for _ in batch)
+    a = _tensor(d, g, "a", (*(ones if shared == "a" else batch), m, k), layouts=("packed", "packed", "transposed"))
+    b = _tensor(d, g, "b", (*(ones if shared == "b" else batch), k, n), layouts=("packed", "packed", "transposed"))
+    y = _epilogue(d, g, g.matmul(a, b), (*batch, m, n), len(batch) + 1)
+    y.set_output(True)
+    return g
+
+
+def _window(d: _Draw, size: int, *, dilated: bool) -> tuple[int, int, int, int, int, int] | None:
+    """Filter, stride, padding before and after, dilation, size of the result."""
+    filter_size = d.pick((1, 1, 2, 3, 3, 3, 4, 5, 7))
+    stride = d.pick((1, 1, 1, 2, 2, 3))
+    dilation = d.pick((1, 1, 1, 2)) if dilated else 1
+    extent = dilation * (filter_size - 1) + 1
+    before = d.pick((0, 0, extent // 2))
+    after = before if d.chance(0.8) else d.number(0, extent - 1)
+    result = (size + before + after - extent) // stride + 1
+    if size + before + after < extent or result < 1:
+        return None
+    return filter_size, stride, before, after, dilation, result
+
+
+def _convolution(d: _Draw) -> Graph | None:
+    io = d.pick(_TYPES)
+    rank = d.pick((2, 2, 2, 2, 2, 1, 3))
+    groups = d.pick((1, 1, 1, 1, 2, 3, 4))
+    channels, filters = d.pick(_CHANNELS), d.pick(_CHANNELS)
+    if d.chance(0.06):  # depthwise
+        groups, channels, filters = channels, 1, d.pick((1, 2))
+    batch = d.pick((1, 1, 2, 3, 5, 8))
+    image = [d.pick(_IMAGES if rank < 3 else _IMAGES[:9]) for _ in range(rank)]
+    if d.chance(0.4) and rank > 1:
+        image = [image[0]] * rank
+    square = d.chance(0.6)
+    first = _window(d, image[0], dilated=True)
+    windows = [first if square and size == image[0] else _window(d, size, dilated=True) for size in image]
+    if any(window is None for window in windows):
+        return None
+    w, stride, before, after, dilation, result = (list(part) for part in zip(*(x for x in windows if x), strict=True))
+    x_dims = (batch, groups * channels, *image)
+    w_dims = (groups * filters, channels, *w)
+    y_dims = (batch, groups * filters, *result)
+    work = batch * groups * filters * channels * _volume(w) * _volume(result)
+    if work > 4_000_000 or _volume(x_dims) > 60_000 or _volume(y_dims) > 60_000:
+        return None
+    direction = d.pick(("fprop", "fprop", "dgrad", "wgrad"))
+    if groups > 1 and io is D.DOUBLE:
+        return None
+    g = _graph(io)
+    layouts = d.pick((("packed",), ("packed",), ("last",), ("last",), ("packed", "last")))
+    attributes: dict[str, Any] = {
+        "pre_padding": tuple(before), "post_padding": tuple(after),
+        "stride": tuple(stride), "dilation": tuple(dilation),
+    }  # fmt: skip
+    if direction == "fprop":
+        x, weights = _tensor(d, g, "x", x_dims, layouts=layouts), _tensor(d, g, "w", w_dims, layouts=layouts)
+        y = _epilogue(d, g, g.conv_fprop(x, weights, **attributes), y_dims, 1)
+        y.set_output(True)
+    elif direction == "dgrad":
+        dy, weights = _tensor(d, g, "dy", y_dims, layouts=layouts), _tensor(d, g, "w", w_dims, layouts=layouts)
+        g.conv_dgrad(dy, weights, **attributes).set_output(True).set_dim(x_dims)
+    else:
+        dy, x = _tensor(d, g, "dy", y_dims, layouts=layouts), _tensor(d, g, "x", x_dims, layouts=layouts)
+        g.conv_wgrad(dy, x, **attributes).set_output(True).set_dim(w_dims)
+    return g
+
+
+def _volume(dims: Sequence[int]) -> int:
+    size = 1
+    for dim in dims:
+        size *= dim
+    return size
+
+
+def _attention(d: _Draw) -> Graph | None:
+    io = d.pick((*_HALVES, D.FLOAT))
+    width, queries = d.pick((8, 16, 16, 32, 64)), d.pick((1, 2, 5, 8, 16, 17, 33, 48, 64, 65))
+    keys = queries if d.chance(0.6) else d.pick((1, 3, 8, 16, 17, 31, 64, 65))
+    heads, shared = d.pick(((1, 1), (2, 1), (2, 2), (4, 2)))
+    batch = d.pick((1, 1, 2))
+    g = _graph(io)
+    q = g.tensor("q", dim=(batch, heads, queries, width))
+    k, v = (g.tensor(name, dim=(batch, shared, keys, width)) for name in ("k", "v"))
+    options: dict[str, Any] = {}
+    if d.chance(0.4) and keys >= queries:
+        options["causal_mask"] = True
+    elif d.chance(0.3):
+        options["bias"] = g.tensor("bias", dim=(1, heads, queries, keys))
+    made = g.sdpa(q, k, v, attn_scale=width**-0.5, generate_stats=d.chance(0.25), **options)
+    made.o.set_output(True)
+    if made.stats is not None:
+        made.stats.set_output(True)
+    return g
+
+
+def _pool(d: _Draw) -> Graph | None:
+    io = d.pick(_TYPES)
+    rank = d.pick((2, 2, 2, 1, 3))
+    image = [d.pick(_IMAGES[: 15 if rank < 3 else 8]) for _ in range(rank)]
+    windows = [_window(d, size, dilated=False) for size in image]
+    if any(window is None for window in windows):
+        return None
+    w, stride, before, after, _, _ = (list(part) for part in zip(*(x for x in windows if x), strict=True))
+    if any(pad >= size for size, *pads in zip(w, before, after, strict=True) for pad in pads):
+        return None
+    mode = d.pick(tuple(ResampleMode))
+    padding = (
+        d.pick((PaddingMode.NEG_INF_PAD, PaddingMode.ZERO_PAD))
+        if mode is ResampleMode.MAXPOOL
+        else PaddingMode.ZERO_PAD
+    )
+    g = _graph(io)
+    x = _tensor(d, g, "x", (d.pick((1, 2, 3)), d.pick(_CHANNELS[:12]), *image), layouts=("packed", "last"))
+    y, index = g.resample_fwd(
+        x, mode=mode, window=tuple(w), stride=tuple(stride), pre_padding=tuple(before), post_padding=tuple(after),
+        padding_mode=padding, generate_index=mode is ResampleMode.MAXPOOL and d.chance(0.4),
+    )  # fmt: skip
+    y.set_output(True)
+    if index is not None:
+        index.set_output(True)
+    return g
+
+
+def _reduction(d: _Draw) -> Graph | None:
+    io = d.pick(_TYPES)
+    dims = tuple(d.pick(_SIZES) for _ in range(d.number(1, 4)))
+    if _volume(dims) > 50_000:
+        return None
+    last = d.number(0, len(dims) - 1)
+    result = tuple(1 if axis == last or d.chance(0.4) else dim for axis, dim in enumerate(dims))
+    mode = d.pick([mode for mode in ReductionMode if mode.name not in ("MUL", "MUL_NO_ZEROS")])
+    g = _graph(io)
+    x = _tensor(d, g, "x", dims)
+    if d.chance(0.3):
+        x = g.pointwise(d.pick(_ACTIVATIONS), x)
+    g.reduction(x, mode=mode).set_dim(result).set_output(True)
+    return g
+
+
+def _norm(d: _Draw) -> Graph | None:
+    io = d.pick(_TYPES)
+    g = _graph(io)
+    kind = d.pick(("layernorm", "rmsnorm", "batchnorm", "inference", "softmax"))
+    if kind in ("batchnorm", "inference"):
+        dims = (d.pick((2, 3, 5)), d.pick(_CHANNELS), d.pick(_IMAGES), d.pick(_IMAGES))
+        if _volume(dims) > 50_000:
+            return None
+        x = _tensor(d, g, "x", dims, layouts=("packed", "last"))
+        channel = (1, dims[1], 1, 1)
+        if kind == "batchnorm":
+            scale, bias = (g.tensor(name, dim=channel, data_type=D.FLOAT) for name in ("scale", "bias"))
+            made = g.batchnorm(x, scale, bias, epsilon=1e-3)
+            for each in made[:3]:
+                if each is not None:
+                    each.set_output(True)
+            for each in made[1:3]:
+                if each is not None:
+                    each.set_data_type(D.FLOAT)
+        else:
+            names = ("mean", "inverse", "scale", "bias")
+            tensors = [g.tensor(name, dim=channel, data_type=D.FLOAT) for name in names]
+            _epilogue(d, g, g.batchnorm_inference(x, *tensors), dims, 1).set_output(True)
+        return g
+    rows, width = d.pick(_SIZES), d.pick((3, 7, 16, 33, 64, 100, 128, 257, 300, 512, 700))
+    x = _tensor(d, g, "x", (2, rows, width))
+    if kind == "softmax":
+        top = g.reduction(x, mode=ReductionMode.MAX).set_dim((2, rows, 1))
+        shifted = g.pointwise(M.EXP, g.pointwise(M.SUB, x, top))
+        total = g.reduction(shifted, mode=ReductionMode.ADD).set_dim((2, rows, 1))
+        g.pointwise(M.DIV, shifted, total).set_output(True)
+        return g
+    scale = g.tensor("scale", dim=(1, 1, width))
+    phase = NormFwdPhase.INFERENCE
+    if kind == "rmsnorm":
+        y = g.rmsnorm(x, scale, epsilon=1e-3, forward_phase=phase)[0]
+    else:
+        bias = g.tensor("bias", dim=(1, 1, width))
+        y = g.layernorm(x, scale, bias, epsilon=1e-3, forward_phase=phase)[0]
+    if d.chance(0.3):
+        y = g.pointwise(d.pick(_ACTIVATIONS), y)
+    y.set_output(True)
+    return g
+
+
+def _pointwise(d: _Draw) -> Graph | None:
+    io = d.pick((*_TYPES, D.DOUBLE))
+    g = _graph(io)
+    dims = tuple(d.pick(_SIZES[:16]) for _ in range(d.number(1, 4)))
+    if _volume(dims) > 30_000:
+        return None
+    y = _tensor(d, g, "x", dims, layouts=("packed", "transposed") if len(dims) > 1 else ("packed",))
+    for _ in range(d.number(1, 4)):
+        if d.chance(0.5):
+            other = g.tensor(f"t{len(g.nodes)}", dim=tuple(dim if d.chance(0.7) else 1 for dim in dims))
+            y = g.pointwise(d.pick((M.ADD, M.SUB, M.MUL, M.MAX, M.MIN)), y, other)
+        else:
+            y = g.pointwise(d.pick(_ACTIVATIONS), y)
+    y.set_output(True)
+    return g
+
+
+FAMILIES: Final[dict[str, tuple[Callable[[_Draw], Graph | None], float]]] = {
+    "product": (_product, 0.24),
+    "convolution": (_convolution, 0.40),
+    "attention": (_attention, 0.08),
+    "pool": (_pool, 0.09),
+    "reduction": (_reduction, 0.07),
+    "norm": (_norm, 0.08),
+    "pointwise": (_pointwise, 0.04),
+}
+"""Family → how a graph of it is made, and how often it comes."""
