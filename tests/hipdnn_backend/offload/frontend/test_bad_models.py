@@ -151,7 +151,7 @@ def test_too_little_memory_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("hipdnn_backend.offload.frontend.loading.infer", fail)
+    monkeypatch.setattr("hipdnn_backend.offload.frontend.loading.infer_all", fail)
     with pytest.raises(ModelError, match="not enough memory"):
         load(_model(_node("Relu", "x", "y")))
 
