@@ -48,8 +48,6 @@ def attach() -> None:
                 raise ImportError(f"{name} was imported from {home} already, the plugin is that of {root}")
     finally:
         sys.path.remove(root)
-    import signal  # noqa: F401 - its import sets a handler, which the shim takes back when this is done
-
     import fusilli_plugin.attach
 
     fusilli_plugin.attach.attach(given["LINK"])

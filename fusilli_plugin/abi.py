@@ -7,6 +7,7 @@ import itertools
 from typing import Any, Final, Generic, TypeVar
 
 from fusilli_plugin.errors import BadParamError, QuarantinedError
+from fusilli_plugin.texts import host_text
 from graph_api import CompileError, ExecutionError, GraphError, NotSupportedError
 from hipdnn_backend.errors import EngineError, WireError
 from hipdnn_backend.plugin_abi import Status
@@ -47,7 +48,7 @@ def error_text(error: BaseException) -> bytes:
     """The text of an exception for a host: UTF-8, never empty, at most 2047 bytes, no NUL in it."""
     known = isinstance(error, EngineError) or any(base in STATUS_OF for base in type(error).__mro__)
     text = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
-    data = text.replace("\0", " ").encode(errors="replace")
+    data = host_text(text).encode(errors="replace")
     return data if len(data) <= _MAX_TEXT else data[:_MAX_TEXT].decode(errors="ignore").encode()
 
 

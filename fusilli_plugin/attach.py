@@ -22,6 +22,7 @@ from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.errors import BadParamError
 from fusilli_plugin.importers import Reading
 from fusilli_plugin.plan import FusilliPlan, Place
+from fusilli_plugin.texts import host_text
 from hipdnn_backend.engine import Override, engine_id
 from hipdnn_backend.plugin_abi import Severity, Status
 from hipdnn_backend.wire import decode_engine_config, encode_engine_details
@@ -131,7 +132,7 @@ class _HostLog(logging.Handler):
         self._thread.busy = True
         severity = next((s for s, level in _LEVELS.items() if record.levelno <= level), Severity.FATAL)
         try:
-            text = f"{record.name}: {record.getMessage()}".replace("\0", " ")
+            text = host_text(f"{record.name}: {record.getMessage()}")
             self._link.log(int(severity), text.encode(errors="replace"))
         except Exception:
             self.handleError(record)
@@ -317,7 +318,8 @@ class Plugin:
         """At the level that people see the first time, later times of the same kind below it."""
         kind = _PARTICULARS.sub("_", reason)
         is_new = kind not in self._declined and len(self._declined) < _MAX_KINDS
-        self._declined.add(kind)
+        if is_new:
+            self._declined.add(kind)
         _LOG.log(logging.WARNING if is_new else logging.INFO, "a graph is declined: %s", reason)
 
     def _engine(self, device: int) -> FusilliEngine:

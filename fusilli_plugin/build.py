@@ -33,12 +33,14 @@ __all__ = [
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _SHIM: Final = _PACKAGE / "shim"
-SOURCES: Final = ("python.c", "hipdnn.c", "launches.c", "ort.c")
+SOURCES: Final = ("place.c", "python.c", "hipdnn.c", "launches.c", "ort.c")
 HEADERS: Final = ("shim.h", "link.h", "ort_link.h")
 LIBRARY: Final = _PACKAGE / "lib" / "libfusilli_plugin.so"
 """Where the library lies: alone in its folder, because hipDNN loads every library of a folder that it is given."""
 
 _FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+# What a distribution's compiler may set by itself, to another level.
+_HARDENING: Final = ("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protector-strong")
 # Unloading the library would leave Python with callbacks into nothing, so it stays mapped; see the shim.
 _LINK_FLAGS: Final = ("-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--as-needed", "-ldl")
 _TIMEOUT: Final = 300  # seconds
@@ -54,6 +56,7 @@ _CORE_FLAGS: Final = (
     "-std=gnu11", "-O2", "-ftree-vectorize", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra", "-fPIC",
     "-shared", "-fvisibility=default",
 )  # fmt: skip
+_CORE_LINK_FLAGS: Final = ("-Wl,-z,now", "-Wl,-z,relro")
 
 
 class BuildError(Exception):
@@ -67,7 +70,8 @@ def compile_shim(output: Path = LIBRARY) -> Path:
         BuildError: there is no C compiler, or it fails.
     """
     compiler = c_compiler()
-    command = [*compiler, *_FLAGS, f'-DFUSILLI_VERSION="{_version()}"', *(str(_SHIM / name) for name in SOURCES)]
+    sources = (str(_SHIM / name) for name in SOURCES)
+    command = [*compiler, *_FLAGS, *_HARDENING, f'-DFUSILLI_VERSION="{_version()}"', *sources]
     return _compile("the shim", command, _LINK_FLAGS, output)
 
 
@@ -80,10 +84,11 @@ def compile_core(output: Path = CORE_LIBRARY) -> Path:
     command = [
         *c_compiler(),
         *_CORE_FLAGS,
+        *_HARDENING,
         f'-DEMULATOR_VERSION="{VERSION_MARK}{core_version()}"',
         str(_CORE / "core.c"),
     ]
-    return _compile("the emulator's core", command, ("-lm",), output)
+    return _compile("the emulator's core", command, (*_CORE_LINK_FLAGS, "-lm"), output)
 
 
 def core_version() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +117,11 @@ def load_dump(folder: Path) -> Dump:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size > _MAX_FILE:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise GraphError(f"{path}: this is no file")  # reading a pipe may never end
+        if status.st_size > _MAX_FILE:
             raise GraphError(f"{path}: more than {_MAX_FILE >> 20} MiB")
         return file.read()
 
@@ -126,7 +130,9 @@ def _array(path: Path, tensor: TensorAttr) -> Array:
     """An array in the tensor's dims, type and strides."""
     if "/" in path.stem or not path.stem.startswith(("input_", "output_")):
         raise GraphError(f"{path}: this is no name of an array")
-    array = np.load(path, allow_pickle=False)
+    if not path.is_file():
+        raise GraphError(f"{path}: this is no file")
+    array = np.load(path, mmap_mode="r", allow_pickle=False)  # a header may claim any size
     wanted = tensor.data_type.numpy
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
         array = array.view(wanted)

@@ -22,6 +22,7 @@ from typing import Final
 
 from fusilli_plugin.build import LIBRARY, BuildError, compile_shim, is_current
 from graph_api import FusilliError
+from hipdnn_backend._environment import environment
 from hipdnn_backend.search import ENGINES, backend_candidates, find_backend_library
 
 __all__ = [
@@ -252,7 +253,7 @@ def engine_folder() -> Path:
     if backend is not None and backend.is_file():
         return backend.resolve().parent / ENGINES
     named = [f"{backend} (HIPDNN_BACKEND_LIBRARY)"] if backend is not None else []
-    looked = named or list(dict.fromkeys(str(path) for path in backend_candidates(os.environ)))
+    looked = named or list(dict.fromkeys(str(path) for path in backend_candidates(environment())))
     raise InstallError(
         f"no hipDNN was found on this machine; looked for {', '.join(looked)}. Name the folder of its engine plugins "
         "with --into DIR, or its library in HIPDNN_BACKEND_LIBRARY"

@@ -15,6 +15,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+from hipdnn_backend._environment import environment, is_privileged
+
 __all__ = [
     "BACKEND_LIBRARY",
     "ENGINES",
@@ -75,9 +77,9 @@ def find_backend_library(environ: Mapping[str, str] | None = None) -> Path | Non
     library that is mapped already, ``LD_LIBRARY_PATH``, ``ROCM_PATH`` and the system's folders.
 
     Args:
-        environ: default: that of the process.
+        environ: default: that of the process, see `environment`.
     """
-    environ = os.environ if environ is None else environ
+    environ = environment() if environ is None else environ
     named = environ.get("HIPDNN_BACKEND_LIBRARY")
     if named:
         return Path(named)  # the user's word: that it is missing shows when it is loaded
@@ -93,7 +95,7 @@ def backend_candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     folders = [*environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)]
     folders += [os.path.join(root, "lib") for name in ("ROCM_PATH", "HIP_PATH") if (root := environ.get(name))]
     for name in (*folders, *_SYSTEM_FOLDERS):
-        if name:
+        if os.path.isabs(name):  # the current directory decides nothing
             yield Path(name, BACKEND_LIBRARY)
 
 
@@ -122,16 +124,18 @@ def find_plugin_files(
     Args:
         paths: folders and files beside, or instead of, the default ones.
         mode: which of the two.
-        environ: default: that of the process.
+        environ: default: that of the process, see `environment`.
         backend: hipDNN's library, at whose folder relative paths start; default: `find_backend_library`.
     """
-    environ = os.environ if environ is None else environ
+    environ = environment() if environ is None else environ
     backend = backend or find_backend_library(environ)
     root = None if backend is None else backend.resolve().parent
     problems: list[Problem] = []
+    if environ is not os.environ and "HIPDNN_PLUGIN_DIR" in os.environ and is_privileged():
+        problems.append(Problem("HIPDNN_PLUGIN_DIR", "it is ignored in a process with another user's rights"))
     wanted = [Path(path) for path in paths]
     if mode is LoadingMode.ADDITIVE:
-        wanted += _default(environ, root, problems)
+        wanted += _default(environ, root)
     found: set[Path] = set()
     for path in wanted:
         try:
@@ -148,18 +152,12 @@ def find_plugin_files(
     return PluginFiles(tuple(sorted(found)), tuple(problems))
 
 
-def _default(environ: Mapping[str, str], root: Path | None, problems: list[Problem]) -> list[Path]:
+def _default(environ: Mapping[str, str], root: Path | None) -> list[Path]:
     """What ``HIPDNN_PLUGIN_DIR`` says, otherwise the folder beside the backend if there is one."""
     named = environ.get("HIPDNN_PLUGIN_DIR", "")
-    if named and _is_privileged():
-        problems.append(Problem("HIPDNN_PLUGIN_DIR", "it is ignored in a process with another user's rights"))
-    elif named:
+    if named:
         return [Path(named)]
     return [root / ENGINES] if root is not None and (root / ENGINES).is_dir() else []
-
-
-def _is_privileged() -> bool:
-    return os.getuid() != os.geteuid() or os.getgid() != os.getegid()
 
 
 def _expand(path: Path, root: Path | None) -> list[Path]:

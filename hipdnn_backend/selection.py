@@ -10,13 +10,13 @@ Source: hipDNN's environment page and the behaviour of its two built-in policies
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from hipdnn_backend import wire
+from hipdnn_backend._environment import environment
 from hipdnn_backend.engine import Engine, EngineId, engine_id, engine_name
 from hipdnn_backend.registry import parse_engine_id
 
@@ -152,7 +152,7 @@ class Policies:
         Raises:
             ValueError: a number in a list does not fit into 64 bits.
         """
-        environ = os.environ if environ is None else environ
+        environ = environment() if environ is None else environ
         order = tuple(_policy_name(item) for item in _items(environ.get("HIPDNN_HEUR_POLICY_ORDER", "")))
         fallback = _items(environ.get("HIPDNN_HEUR_FALLBACK_ENGINE_ORDER", ""))
         rules = environ.get("HIPDNN_HEUR_CONFIG_PATH", "").strip()

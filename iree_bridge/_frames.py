@@ -15,6 +15,7 @@ Header = dict[str, Any]
 _PREFIX: Final = struct.Struct("<IQ")
 _MAX_HEADER: Final = 64 << 20
 _MAX_PAYLOAD: Final = 2 << 30
+_CHUNK: Final = 1 << 20
 
 
 class PeerGoneError(Exception):
@@ -54,7 +55,7 @@ def receive(sock: socket.socket, *, deadline: float | None = None) -> tuple[Head
         raise PeerGoneError(f"a message of {header_size} + {payload_size} bytes is over the limit")
     try:
         header = json.loads(_exactly(sock, header_size, deadline))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PeerGoneError(f"the header of a message is not JSON: {error}") from None
     if not isinstance(header, dict):
         raise PeerGoneError("the header of a message is not an object")
@@ -62,21 +63,28 @@ def receive(sock: socket.socket, *, deadline: float | None = None) -> tuple[Head
 
 
 def _exactly(sock: socket.socket, size: int, deadline: float | None) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    done = 0
-    while done < size:
-        try:
-            sock.settimeout(_remaining(deadline))
-            count = sock.recv_into(view[done:])
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise PeerGoneError(str(error)) from None
-        if count == 0:
-            raise PeerGoneError("the connection was closed")
-        done += count
+    """So many bytes. Memory is taken as they come: a message may claim more than it has."""
+    data = bytearray()
+    while len(data) < size:
+        part = memoryview(bytearray(min(size - len(data), max(_CHUNK, len(data)))))
+        done = 0
+        while done < len(part):
+            done += _some(sock, part[done:], deadline)
+        data += part
     return data
+
+
+def _some(sock: socket.socket, room: memoryview, deadline: float | None) -> int:
+    try:
+        sock.settimeout(_remaining(deadline))
+        count = sock.recv_into(room)
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise PeerGoneError(str(error)) from None
+    if count == 0:
+        raise PeerGoneError("the connection was closed")
+    return count
 
 
 def _remaining(deadline: float | None) -> float | None:

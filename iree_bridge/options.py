@@ -10,7 +10,6 @@ import operator
 import os
 import re
 import shlex
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,12 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from graph_api.errors import FusilliError
+from iree_bridge._environment import environment, is_privileged
 
 __all__ = ["CompileMode", "OptionError", "Options"]
 
-_AUXV_PAIR: Final = struct.calcsize("@NN")
 _MAX_SECONDS: Final = 1_000_000  # what sockets can wait is little more
-_AT_SECURE: Final = 23  # <elf.h>: set by the kernel when a program gained privileges by being started
 
 
 class OptionError(FusilliError):
@@ -38,7 +36,7 @@ class CompileMode(Enum):
 
 
 def _default_cache_dir() -> Path:
-    if _privileged():
+    if is_privileged():
         import pwd
 
         return Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".cache" / "fusilli-plugin"
@@ -129,14 +127,13 @@ class Options:
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Options:
         """The options that the environment asks for; defaults where it says nothing.
 
-        Variables are ignored in a process that runs with more rights than whoever started it (setuid, setgid, file
-        capabilities): they would let the caller name code to load.
+        Variables are ignored in a process that runs with more rights than whoever started it, see `environment`.
 
         Raises:
             OptionError: a variable has a value that means nothing.
         """
         if environ is None:
-            environ = {} if _privileged() else os.environ
+            environ = environment()
         values: dict[str, Any] = {}
         for variable, (name, parse) in _VARIABLES.items():
             text = environ.get(variable, "").strip()
@@ -147,18 +144,6 @@ class Options:
             except ValueError as error:
                 raise OptionError(f"{variable}={text!r}: {error}") from None
         return cls(**values)
-
-
-def _privileged() -> bool:
-    if (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid()):
-        return True
-    try:
-        auxv = Path("/proc/self/auxv").read_bytes()
-    except OSError:
-        # The kernel hides this file from a process that gained rights (it is not "dumpable").
-        return Path("/proc/self").exists()
-    pairs = struct.iter_unpack("@NN", auxv[: len(auxv) // _AUXV_PAIR * _AUXV_PAIR])
-    return any(key == _AT_SECURE and value for key, value in pairs)
 
 
 def _path(given: str | os.PathLike[str]) -> Path:

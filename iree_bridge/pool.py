@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from iree_bridge import _frames, starting
+from iree_bridge._environment import environment
 from iree_bridge._frames import Header
 from iree_bridge.options import Options
 from iree_bridge.starting import START_MEMORY, NoInterpreterError, find_python, hold_all
@@ -32,6 +33,7 @@ _LOG = logging.getLogger(__name__)
 _WORKER: Final = Path(__file__).resolve().parent / "worker.py"
 _STDERR_NAME: Final = "stderr.txt"
 _START_TIMEOUT: Final = 60.0  # seconds
+_PATIENCE: Final = 2 * _START_TIMEOUT  # seconds over that of a request, in which another worker has to become free
 _STOP_TIMEOUT: Final = 5.0  # seconds
 _STDERR_LIMIT: Final = 256 << 10  # bytes
 _OUT_OF_MEMORY: Final = (
@@ -228,7 +230,7 @@ class WorkerPool:
         self._check_fork()
         text = ""
         for _ in range(2):
-            with self._worker(tuple(global_flags)) as worker:
+            with self._worker(tuple(global_flags), max(timeout, self._options.timeout) + _PATIENCE) as worker:
                 try:
                     return worker.call(header, payload, time.monotonic() + timeout)
                 except _LostBeforeStartError:
@@ -247,8 +249,8 @@ class WorkerPool:
         return WorkerError("crash", f"the compiler crashed ({worker.describe_end()})", text)
 
     @contextlib.contextmanager
-    def _worker(self, global_flags: tuple[str, ...]) -> Iterator[_Worker]:
-        worker = self._acquire(global_flags)
+    def _worker(self, global_flags: tuple[str, ...], patience: float) -> Iterator[_Worker]:
+        worker = self._acquire(global_flags, patience)
         clean = False
         try:
             yield worker
@@ -263,7 +265,7 @@ class WorkerPool:
                     self._count -= 1
                 self._changed.notify_all()
 
-    def _acquire(self, global_flags: tuple[str, ...]) -> _Worker:
+    def _acquire(self, global_flags: tuple[str, ...], patience: float) -> _Worker:
         while True:
             with self._changed:
                 fitting = [worker for worker in self._idle if worker.global_flags == global_flags]
@@ -275,9 +277,10 @@ class WorkerPool:
                     candidate, stale = None, None
                 elif self._idle:
                     candidate, stale = None, self._idle.pop(0)
-                else:
-                    self._changed.wait()
+                elif self._changed.wait(patience):
                     continue
+                else:  # each worker answers or is killed before that
+                    raise WorkerError("timeout", f"no compile worker became free in {patience:g} s")
             if candidate is not None:
                 if candidate.alive():
                     return candidate
@@ -353,9 +356,9 @@ def _above_standard(descriptor: int) -> int:
 
 def _environment(scratch: Path) -> dict[str, str]:
     # Little is passed on: the compiler's linker needs a place for its files, some interpreters their library path.
-    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": str(scratch)}
-    library_path = os.environ.get("LD_LIBRARY_PATH")
-    return environment | ({"LD_LIBRARY_PATH": library_path} if library_path else {})
+    variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": str(scratch)}
+    library_path = environment().get("LD_LIBRARY_PATH")
+    return variables | ({"LD_LIBRARY_PATH": library_path} if library_path else {})
 
 
 def _size(count: int) -> str:

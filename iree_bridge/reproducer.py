@@ -78,7 +78,7 @@ def save(failures: Path, reproducer: Reproducer, *, keep: int) -> Path | None:
             raise NotADirectoryError(errno.ENOTDIR, "a link is not followed", str(failures))
         folder.mkdir(mode=0o700)
         for file_name, text in _files(reproducer).items():
-            (folder / file_name).write_text(text, encoding="utf-8", errors="backslashreplace")
+            _write(folder / file_name, text)
         _prune(failures, keep)
     except OSError as error:
         _LOG.warning("the failed compile could not be kept in %s: %s", failures, error)
@@ -93,11 +93,7 @@ def load(folder: Path) -> Reproducer:
         FusilliError: the folder is none, is damaged, or others may write to it.
     """
     status = _status(folder)
-    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise FusilliError(
-            f"{folder} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}: its flags may name "
-            "files and programs, so it must be yours and writable by you alone; look at flags.txt, then copy the folder"
-        )
+    _check_owner(folder, status)
     try:
         meta = json.loads(_read(folder / "versions.json") or "")
         target = Target.restored(meta["target"])
@@ -142,6 +138,12 @@ def _files(reproducer: Reproducer) -> dict[str, str]:
     return files
 
 
+def _write(path: Path, text: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+
+
 def _text(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
@@ -150,17 +152,31 @@ def _lines(path: Path) -> tuple[str, ...]:
     text = _read(path)
     if text is None:
         raise ValueError(f"{path.name} is missing")
-    return tuple(line for line in text.splitlines() if line)
+    return tuple(line for line in text.split("\n") if line)  # not at what else splits lines: it would hide in one
 
 
 def _read(path: Path) -> str | None:
-    if not path.exists():
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
         return None
-    if not path.is_file():
-        raise ValueError(f"{path.name} is no file")
-    if path.stat().st_size > _MAX_FILE:
-        raise FusilliError(f"{path} has {path.stat().st_size} bytes; the limit is {_MAX_FILE}")
-    return path.read_text(encoding="utf-8")
+    with open(number, "rb") as file:
+        status = os.fstat(number)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path.name} is no file")
+        _check_owner(path, status)
+        if status.st_size > _MAX_FILE:
+            raise FusilliError(f"{path} has {status.st_size} bytes; the limit is {_MAX_FILE}")
+        return file.read().decode()
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(status.st_mode)
+        raise FusilliError(
+            f"{path} belongs to user {status.st_uid} with mode {mode:o}: the flags of a reproducer may name files and "
+            "programs, so all of it must be yours and writable by you alone; look at flags.txt, then copy the folder"
+        )
 
 
 def _status(folder: Path) -> os.stat_result:

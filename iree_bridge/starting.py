@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from iree_bridge._environment import environment
 from iree_bridge.options import Options
 
 __all__ = ["START_MEMORY", "NoInterpreterError", "failed", "find_python", "hold_all", "problem", "succeeded"]
@@ -67,7 +68,7 @@ def _look(options: Options) -> str:
         return str(error)
     if not os.access(python, os.X_OK) or os.path.isdir(python):
         return f"{python} is no interpreter for the compile worker (FUSILLI_PYTHON)"
-    folders = [*filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), *_TEMPORARY]
+    folders = [*filter(None, map(environment().get, ("TMPDIR", "TEMP", "TMP"))), *_TEMPORARY]
     if not any(os.access(folder, os.W_OK | os.X_OK) for folder in folders):
         return f"no temporary folder for a compile worker: {', '.join(folders)} cannot be written; set TMPDIR"
     return ""

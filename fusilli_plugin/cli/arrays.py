@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 
+from fusilli_plugin.cli.base import echo
 from graph_api import DataType, Graph, GraphError, TensorAttr
 from iree_bridge._files import write_whole
 
@@ -111,7 +111,7 @@ def _fitted(tensor: TensorAttr, array: Array, path: Path) -> Array:
         alike = np.dtype(np.int8) if tensor.data_type is DataType.INT4 else wanted
         if not np.can_cast(array.dtype, alike, "same_kind"):
             raise GraphError(f"{path}: '{tensor.name}' has dtype {array.dtype}, the tensor's is {wanted}; use astype")
-        click.echo(f"note: '{tensor.name}' is converted from {array.dtype} to {wanted}", err=True)
+        echo(f"note: '{tensor.name}' is converted from {array.dtype} to {wanted}", err=True)
     fitted = tensor.empty()
     with np.errstate(over="ignore"):  # floats that are too large become infinite
         fitted[...] = array.astype(wanted)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fusilli_plugin.cli.kinds import Kind, kind_of
+from fusilli_plugin.texts import json_printable, printable
 from hipdnn_backend.offload.overwriting import model_files, overwritten
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ __all__ = [
     "command",
     "debug_option",
     "device_option",
+    "echo",
+    "echo_text",
     "emulate_option",
     "emulator_for",
     "file_option",
@@ -231,12 +234,12 @@ def help_text(function: Callable[..., Any] | None) -> str:
 
 def json_text(document: object) -> str:
     """One JSON document; floats that JSON lacks become strings."""
-    return json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False)
+    return json_printable(json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_json(document: object) -> None:
     """Prints one JSON document on stdout; floats that JSON lacks become strings."""
-    click.echo(json_text(document))
+    echo_text(json_text(document))
 
 
 def _finite(value: Any) -> Any:
@@ -251,7 +254,7 @@ def _finite(value: Any) -> Any:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
     """Prints a table on stdout: as wide as the terminal, unwrapped elsewhere. Cells that are numbers align right."""
-    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, title=printable(title, keep="") or None, title_justify="left", pad_edge=False)
     for index, column in enumerate(columns):
         cells = [row[index] for row in rows]
         numeric = bool(cells) and all(isinstance(cell, int | float) or cell in ("", "-") for cell in cells)
@@ -263,8 +266,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
     )
     with console.capture() as capture:
         console.print(table)
-    # click.echo reports a closed pipe as BrokenPipeError; rich would end the process with a code of its own.
-    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    # click reports a closed pipe as BrokenPipeError; rich would end the process with a code of its own.
+    echo_text("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def _cell(value: object) -> str:
@@ -275,9 +278,15 @@ def _cell(value: object) -> str:
     return printable(str(value), keep="")
 
 
-def printable(text: str, *, keep: str = "\n\t") -> str:
-    """``text`` without what would steer the terminal: names of tensors and graphs may come from anybody."""
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+def echo(*lines: object, err: bool = False) -> None:
+    """Print lines, with what would steer the terminal or begin another line escaped; ruff forbids ``click.echo``."""
+    for line in lines:
+        click.echo(printable(str(line), keep="\t"), err=err)  # noqa: TID251 - one of the two places
+
+
+def echo_text(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text of several lines that are all somebody's, like IR; what would steer the terminal is escaped."""
+    click.echo(printable(text), err=err, nl=nl)  # noqa: TID251 - the other
 
 
 @dataclass
@@ -294,4 +303,4 @@ def progress() -> Iterator[Step]:
         with Console(stderr=True, highlight=False, markup=False).status("starting") as status:
             yield Step(lambda text: status.update(printable(text)))
     else:
-        yield Step(lambda text: click.echo(f"... {printable(text)}", err=True))
+        yield Step(lambda text: echo(f"... {text}", err=True))

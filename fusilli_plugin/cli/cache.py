@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import click
-
-from fusilli_plugin.cli.base import debug_option, group, json_option, print_json, print_table
+from fusilli_plugin.cli.base import debug_option, echo, group, json_option, print_json, print_table
 from iree_bridge import Options
 from iree_bridge.cache import Cache
 
@@ -74,7 +72,7 @@ def stats(as_json: bool) -> None:
         ("refused by the compiler", found.refusals, found.refusal_bytes),
     ]
     print_table(("in " + str(opened.root), "entries", "bytes"), rows)
-    click.echo(f"{found.failures} reproducers of failed compiles; limit {found.limit} bytes (FUSILLI_CACHE_SIZE)")
+    echo(f"{found.failures} reproducers of failed compiles; limit {found.limit} bytes (FUSILLI_CACHE_SIZE)")
 
 
 @cache.command("clear")
@@ -90,4 +88,4 @@ def clear(as_json: bool) -> None:
     if as_json:
         print_json({"path": str(opened.root), "removed": count})
     else:
-        click.echo(f"{count} entries removed from {opened.root}")
+        echo(f"{count} entries removed from {opened.root}")

@@ -13,6 +13,8 @@ from fusilli_plugin.cli.base import (
     Step,
     command,
     device_option,
+    echo,
+    echo_text,
     emulate_option,
     emulator_for,
     json_text,
@@ -22,6 +24,7 @@ from fusilli_plugin.cli.base import (
     require_outputs,
     targets_option,
 )
+from fusilli_plugin.texts import host_text
 from iree_bridge import Device, Options, Target
 from iree_bridge._files import write_whole
 
@@ -109,9 +112,9 @@ def _print(results: list[FusionResult], targets: list[str]) -> None:
     print_table(columns, rows)
     for result in results:
         if result.message:
-            click.echo(f"{result.id}: {result.status}: {result.message}")
+            echo_text(host_text(f"{result.id}: {result.status}: {result.message}"))
     counts = {
         status: sum(result.status == status for result in results)
         for status in ("right", "wrong", "failed", "declined")
     }
-    click.echo(", ".join(f"{count} {status}" for status, count in counts.items()))
+    echo(", ".join(f"{count} {status}" for status, count in counts.items()))

@@ -9,6 +9,7 @@ import click
 
 from fusilli_plugin.cli.base import (
     command,
+    echo,
     graph_argument,
     json_option,
     print_json,
@@ -91,7 +92,7 @@ def compile_(
         print_json({"graph": graph.name, "output": str(output), "bytes": size, "seconds": seconds, "targets": made})
     else:
         print_table(("target", "dispatches", "bytes", "compile s"), [tuple(row.values()) for row in made])
-        click.echo(f"{output}: '{graph.name}', {size} bytes, {seconds:.2f} s")
+        echo(f"{output}: '{graph.name}', {size} bytes, {seconds:.2f} s")
 
 
 def _compile_model(
@@ -137,4 +138,4 @@ def _compile_model(
         print_json({"model": name, "output": str(output), "bytes": size, "seconds": seconds, "targets": made})
     else:
         print_table(("target", "graphs", "plans", "bytes", "arena"), [tuple(row.values()) for row in made])
-        click.echo(f"{output}: '{name}', {size} bytes, {seconds:.2f} s")
+        echo(f"{output}: '{name}', {size} bytes, {seconds:.2f} s")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fusilli_plugin.checks.demo import GFX_TARGETS, GfxRow, RunRow, cases, inspect_gfx, run_case
-from fusilli_plugin.cli.base import command, json_option, print_json, print_table, progress
+from fusilli_plugin.cli.base import command, echo, json_option, print_json, print_table, progress
 from fusilli_plugin.cli.inspect import facts
 from iree_bridge import Options
 
@@ -59,7 +59,7 @@ def demo(ctx: click.Context, model: Path, device: str, as_json: bool) -> None:
     else:
         _print_runs(runs)
         _print_gfx(found)
-        click.echo("all results are right" if ok else "SOMETHING IS WRONG, see the last columns")
+        echo("all results are right" if ok else "SOMETHING IS WRONG, see the last columns")
     ctx.exit(0 if ok else 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fusilli_plugin.checks.environment import Status, probe
-from fusilli_plugin.cli.base import command, json_option, print_json, print_table, progress
+from fusilli_plugin.cli.base import command, echo, json_option, print_json, print_table, progress
 from iree_bridge import Options
 
 __all__ = ["doctor"]
@@ -43,6 +43,6 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         print_table(("what", "status", "seen"), [(f.what, f.status.value, f.detail) for f in findings])
         for finding in findings:
             if finding.advice:
-                click.echo(f"{finding.what}: {finding.advice}")
-        click.echo(f"{len(broken)} to mend" if broken else "everything needed works")
+                echo(f"{finding.what}: {finding.advice}")
+        echo(f"{len(broken)} to mend" if broken else "everything needed works")
     ctx.exit(1 if broken else 0)

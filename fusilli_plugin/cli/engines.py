@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fusilli_plugin.cli.base import command, json_option, print_json, print_table, printable
+from fusilli_plugin.cli.base import command, echo, json_option, print_json, print_table
 from hipdnn_backend.registry import Entry, Registry
 from hipdnn_backend.search import find_backend_library
 
@@ -48,8 +48,8 @@ def engines(plugins: tuple[Path, ...], as_json: bool) -> None:
         columns = ("engine", "id", "API", "version", "from")
         print_table(columns, [_cells(entry) for entry in registry.entries])
         for problem in registry.problems:
-            click.echo(printable(f"left out: {problem}"))
-        click.echo(f"hipDNN: {backend}" if backend else "hipDNN: no libhipdnn_backend.so was found")
+            echo(f"left out: {problem}")
+        echo(f"hipDNN: {backend}" if backend else "hipDNN: no libhipdnn_backend.so was found")
     finally:
         registry.close()
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fusilli_plugin import __version__
-from fusilli_plugin.cli.base import debug_option, help_text, require_outputs
+from fusilli_plugin.cli.base import debug_option, echo, echo_text, help_text, require_outputs
 from fusilli_plugin.cli.entry import INTERRUPTED, quiet_imports
 from fusilli_plugin.cli.guarded import Failure, Guarded
 from iree_bridge import Options
+from iree_bridge._environment import environment
 from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _run(chosen: list[Pass], *, source: Path, output: Path | None, device: str |
         )
 
     def dump(when: str, module: Any) -> None:
-        click.echo(f"// -----// IR Dump {when} //----- //\n{text_of(module)}\n", err=True)
+        echo_text(f"// -----// IR Dump {when} //----- //\n{text_of(module)}\n", err=True)
 
     def after(each: Pass, module: Any) -> None:
         if settings["print_after"]:
@@ -138,7 +139,7 @@ def _run(chosen: list[Pass], *, source: Path, output: Path | None, device: str |
     run_passes(module, chosen, session, after=after)
     if settings["timing"]:
         for spent in session.report.passes:
-            click.echo(f"{spent.seconds * 1e3:10.3f} ms  {spent.name}", err=True)
+            echo(f"{spent.seconds * 1e3:10.3f} ms  {spent.name}", err=True)
     _write(text_of(module) + "\n", output)
 
 
@@ -148,7 +149,7 @@ def _engines(chosen: list[Pass], device: str | None) -> tuple[Any, ...]:
         return ()
     from fusilli_plugin.engine import FusilliEngine
 
-    options = Options.from_env({"FUSILLI_DEVICE": "cpu", **os.environ})
+    options = Options.from_env({"FUSILLI_DEVICE": "cpu", **environment()})
     return (FusilliEngine(device, options=options),)
 
 
@@ -169,7 +170,7 @@ def _file(source: Path) -> bytes:
 
 def _write(text: str, output: Path | None) -> None:
     if output is None:
-        click.echo(text, nl=False)
+        echo_text(text, nl=False)
     else:
         write_whole(output, text.encode())
 
@@ -194,7 +195,7 @@ def main() -> None:
     if status and interrupts and before is not signal.SIG_IGN:
         sys.exit(INTERRUPTED)  # also if that ended MLIR
     if status < 0:
-        click.echo(
+        echo(
             f"Error: MLIR ended the process ({signal.Signals(-status).name}), as it does where its own checks fail; "
             "what it said is above. --mlir-print-ir-after-all shows the last pass that was done",
             err=True,

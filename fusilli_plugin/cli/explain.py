@@ -12,11 +12,11 @@ import click
 from fusilli_plugin.cli.base import (
     command,
     device_option,
+    echo,
     graph_argument,
     json_option,
     print_json,
     print_table,
-    printable,
     progress,
 )
 from fusilli_plugin.cli.engines import engine_facts, plugins_option
@@ -177,11 +177,11 @@ def _print(
     rows = [(name, "runs it" if answer.ok else "declines", _why(answer)) for name, answer in answers.items()]
     print_table(("engine", "answer", "why"), rows)
     title = f"graph '{graph.name}'"
-    click.echo(printable(f"{title}: {chosen} is used: {order.reason}" if chosen else f"{title}: {order.reason}"))
+    echo(f"{title}: {chosen} is used: {order.reason}" if chosen else f"{title}: {order.reason}")
     for note in order.notes:
-        click.echo(printable(f"note: {note}"))
+        echo(f"note: {note}")
     for problem in host.registry.problems:
-        click.echo(printable(f"left out: {problem}"))
+        echo(f"left out: {problem}")
     if inspection is not None:
         print_table(*facts([inspection]), title="what FUSILLI_ENGINE compiles it to")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fusilli_plugin.cli.base import print_json, print_table, printable, progress
+from fusilli_plugin.cli.base import echo, print_json, print_table, printable, progress
 from fusilli_plugin.cli.models import bound_inputs, dims_of, engines_on, targets_engines
 from hipdnn_backend.engine import Support
 from hipdnn_backend.offload.fates import Became
@@ -142,7 +142,7 @@ def _print_others(found: Partition, every_node: bool) -> None:
     columns = ("what became of them", "nodes", "names" if every_node else "operators")
     print_table(columns, rows, title="nodes without a graph")
     if not every_node:
-        click.echo("--all names them")
+        echo("--all names them")
 
 
 def _names(nodes: Sequence[Fate]) -> str:

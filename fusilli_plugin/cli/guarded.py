@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from fusilli_plugin.cli.base import is_debug, printable
+from fusilli_plugin.cli.base import echo, is_debug, printable
 from fusilli_plugin.cli.entry import INTERRUPTED
 from graph_api.errors import FusilliError
 from hipdnn_backend.errors import DeviceError, EngineError
@@ -63,7 +63,7 @@ def _ending(ctx: click.Context | None) -> Iterator[None]:
         _silence()
         raise click.exceptions.Exit(BROKEN_PIPE) from None
     except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
+        echo("interrupted", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except _TOLD as error:
         if ctx is not None and is_debug(ctx):

@@ -11,6 +11,7 @@ from fusilli_plugin import __version__
 from fusilli_plugin.cli.base import group
 from fusilli_plugin.cli.entry import quiet_imports
 from fusilli_plugin.cli.guarded import Guarded
+from fusilli_plugin.texts import host_text
 from graph_api.errors import did_you_mean
 
 __all__ = ["cli", "main"]
@@ -61,7 +62,16 @@ def _start_logging() -> None:
     """FUSILLI_LOG_LEVEL (debug, info, warning, error; default warning) decides what of the logs goes to stderr."""
     from iree_bridge.options import Options
 
-    logging.basicConfig(level=Options.from_env().log_level, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=Options.from_env().log_level, handlers=[handler])
+
+
+class _Printable(logging.Formatter):
+    """Names in records come from anybody."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return host_text(super().format(record))
 
 
 @group("fusilli", cls=_Commands)

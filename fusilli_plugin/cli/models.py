@@ -16,7 +16,7 @@ from fusilli_plugin.cli.kinds import Kind, kind_of
 from graph_api import GraphError
 
 if TYPE_CHECKING:
-    from fusilli_plugin.cli.base import Step
+    from fusilli_plugin.cli.base import Step, echo
     from hipdnn_backend.engine import Engine
     from hipdnn_backend.offload import Model
     from hipdnn_backend.offload.frontend import Declared
@@ -237,7 +237,7 @@ def _fitted(name: str, array: Array, tensor: Tensor | Declared) -> Array:
         return array
     if not np.can_cast(array.dtype, wanted, "same_kind"):
         raise _MisfitError(f"'{name}' has dtype {array.dtype}, the input's is {wanted}; use astype")
-    click.echo(f"note: '{name}' is converted from {array.dtype} to {wanted}", err=True)
+    echo(f"note: '{name}' is converted from {array.dtype} to {wanted}", err=True)
     with np.errstate(over="ignore"):
         fitted = array.astype(wanted)
     if wanted.kind in "iu" and not np.array_equal(fitted, array):

@@ -9,6 +9,7 @@ import click
 
 from fusilli_plugin.cli.base import (
     command,
+    echo,
     file_option,
     json_option,
     named_file,
@@ -95,7 +96,7 @@ def plan(
     print_table(
         ("memory", "bytes", "offset", "first step", "last step"), sorted(rows, key=lambda row: (row[3], row[2]))
     )
-    click.echo(
+    echo(
         f"arena {program.arena} bytes; {program.naive} without sharing, {bound_bytes} are in use at one time"
         + (f"; the picture: {picture}" if picture is not None else "")
     )

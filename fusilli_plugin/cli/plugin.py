@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
-from fusilli_plugin.cli.base import command
+from fusilli_plugin.cli.base import command, echo
 from fusilli_plugin.install import engine_folder, link_plugin, merged_folder, plugin_dir
 from iree_bridge import Options
+from iree_bridge._environment import environment
 
 __all__ = ["install_plugin", "show_plugin_dir"]
 
@@ -32,10 +32,10 @@ def install_plugin(into: Path | None) -> None:
       fusilli install-plugin --into ~/engines && export HIPDNN_PLUGIN_DIR=~/engines
     """
     link = link_plugin(into or engine_folder())
-    click.echo(f"{link} -> {link.resolve()}")
-    named = os.environ.get("HIPDNN_PLUGIN_DIR")
+    echo(f"{link} -> {link.resolve()}")
+    named = environment().get("HIPDNN_PLUGIN_DIR")
     if named and Path(named).resolve() != link.parent.resolve():
-        click.echo(
+        echo(
             f"note: HIPDNN_PLUGIN_DIR={named} is set here; programs that have it load plugins from there only", err=True
         )
 
@@ -56,9 +56,9 @@ def show_plugin_dir(others: tuple[Path, ...]) -> None:
       export HIPDNN_PLUGIN_DIR=$(fusilli plugin-dir --with /opt/rocm/lib/hipdnn_plugins/engines)
     """
     if not others:
-        click.echo(plugin_dir())
+        echo(plugin_dir())
         return
     for folder in others:
         if not folder.is_dir():
             raise click.BadParameter(f"there is no folder {folder}", param_hint="--with")
-    click.echo(merged_folder(others, Options.from_env().cache_dir / "engines"))
+    echo(merged_folder(others, Options.from_env().cache_dir / "engines"))

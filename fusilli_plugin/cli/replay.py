@@ -8,9 +8,10 @@ from typing import Final
 import click
 import numpy as np
 
-from fusilli_plugin.cli.base import command, device_option, json_option, print_json, progress
+from fusilli_plugin.cli.base import command, device_option, echo, echo_text, json_option, print_json, progress
 from fusilli_plugin.cli.run_model import ModelRun, run_model
 from fusilli_plugin.graph_dump import is_dump, load_dump
+from fusilli_plugin.texts import host_text
 from graph_api import CompileError, GraphError, TensorAttr, numerics
 from iree_bridge import Options, build, compiler, reproducer
 
@@ -67,16 +68,16 @@ def replay(ctx: click.Context, folder: Path, show: bool, device: str | None, as_
         "command": failed.command(),
     }
     if not as_json:
-        click.echo(f"'{failed.name}' for {failed.target}, made with {_versions(failed.versions)}")
-        click.echo("\n".join(f"  {flag}" for flag in document["flags"]))
-        click.echo(f"the same without this package, in that folder: {failed.command()}")
+        echo(f"'{failed.name}' for {failed.target}, made with {_versions(failed.versions)}")
+        echo(*(f"  {flag}" for flag in document["flags"]))
+        echo(f"the same without this package, in that folder: {failed.command()}")
     error = None if show else _compile_again(failed)
     if as_json:
         print_json(document | ({} if show else {"ok": error is None, "error": error}))
     elif error is not None:
-        click.echo(error, err=True)
+        echo_text(host_text(error), err=True)
     elif not show:
-        click.echo("it compiles now")
+        echo("it compiles now")
     ctx.exit(0 if error is None else 1)
 
 
@@ -100,9 +101,10 @@ def _run_group(folder: Path, device: str | None, show: bool, as_json: bool) -> i
     model = folder / _GROUP[0]
     if show:
         graphs = [str(path) for path in sorted(folder.glob("*.bin"))]
-        told = "".join(f"\n  fusilli run {graph} --check" for graph in graphs)
-        text = f"{model}: a group of nodes; its graphs also run alone:{told}"
-        print_json({"model": str(model), "graphs": graphs}) if as_json else click.echo(text)
+        told = [f"  fusilli run {graph} --check" for graph in graphs]
+        print_json({"model": str(model), "graphs": graphs}) if as_json else echo(
+            f"{model}: a group of nodes; its graphs also run alone:", *told
+        )
         return 0
     return run_model(ModelRun(path=model, device=device or Options.from_env().device, check=True), as_json)
 
@@ -114,7 +116,7 @@ def _run_dump(folder: Path, device: str | None, show: bool, as_json: bool) -> in
     words = ", ".join(f"{key} {value}" for key, value in dump.about.items())
     document: dict[str, object] = {"graph": dump.graph.name, "device": place, "about": dict(dump.about)}
     if show:
-        print_json(document) if as_json else click.echo(f"'{dump.graph.name}' on {place}: {words}")
+        print_json(document) if as_json else echo(f"'{dump.graph.name}' on {place}: {words}")
         return 0
     results = {tensor: tensor.empty() for tensor in dump.outputs}
     with progress() as step:
@@ -126,9 +128,9 @@ def _run_dump(folder: Path, device: str | None, show: bool, as_json: bool) -> in
     if as_json:
         print_json(document | {"ok": not wrong, "same": same, "compared": [str(each) for each in comparisons]})
     else:
-        click.echo(f"'{dump.graph.name}' on {place}: {words}")
-        click.echo("\n".join(str(each) for each in comparisons))
-        click.echo("the results are those of the dump" if same else "the results differ from those of the dump")
+        echo(f"'{dump.graph.name}' on {place}: {words}")
+        echo(*comparisons)
+        echo("the results are those of the dump" if same else "the results differ from those of the dump")
     return 1 if wrong else 0
 
 

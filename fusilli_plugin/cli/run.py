@@ -13,6 +13,7 @@ from fusilli_plugin.cli.arrays import load_inputs, save_outputs
 from fusilli_plugin.cli.base import (
     command,
     device_option,
+    echo,
     file_option,
     graph_argument,
     json_option,
@@ -142,7 +143,7 @@ def run(
     else:
         _print(device, seconds, results, comparisons)
     for comparison in wrong:
-        click.echo(f"wrong result: {comparison}", err=True)
+        echo(f"wrong result: {comparison}", err=True)
     ctx.exit(1 if wrong else 0)
 
 
@@ -195,4 +196,4 @@ def _print(
         for row, comparison in zip(rows, comparisons, strict=True):
             row += [comparison.max_error, comparison.max_ratio, comparison.ok]
     print_table(columns, rows)
-    click.echo(f"{seconds * 1e3:.3g} ms on {device} (first call)")
+    echo(f"{seconds * 1e3:.3g} ms on {device} (first call)")

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import click
 import numpy as np
 
 from fusilli_plugin.cli.arrays import save_arrays
-from fusilli_plugin.cli.base import print_json, print_table, printable, progress
+from fusilli_plugin.cli.base import echo, print_json, print_table, progress
 from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (
     bound_inputs,
@@ -121,11 +120,11 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
     else:
         _print(asked, document, outputs, rows, seconds)
         if checked:
-            click.echo(f"{len(findings) - len(wrong)} of {len(findings)} compared values are right")
+            echo(f"{len(findings) - len(wrong)} of {len(findings)} compared values are right")
         if checked and random:
-            click.echo(printable(f"not compared is what depends on {checked.random_nodes}"))
+            echo(f"not compared is what depends on {checked.random_nodes}")
     for finding in wrong[:1]:
-        click.echo(f"the first graph that is wrong: {finding}", err=True)
+        echo(f"the first graph that is wrong: {finding}", err=True)
     return 1 if wrong else 0
 
 
@@ -272,7 +271,7 @@ def _print(
     if asked.page:
         _print_rows(rows)
         memory = document["memory"]
-        click.echo(f"arena {memory['arena']} bytes, {memory['naive']} without sharing; the page: {document['html']}")
+        echo(f"arena {memory['arena']} bytes, {memory['naive']} without sharing; the page: {document['html']}")
     columns = ("output", "dims", "type", "min", "mean", "max")
     print_table(
         columns,
@@ -281,11 +280,11 @@ def _print(
             for name, array in outputs.items()
         ],
     )
-    click.echo(f"loaded in {document['load']:.3g} s; {seconds * 1e3:.3g} ms on {asked.device} (first run)")
+    echo(f"loaded in {document['load']:.3g} s; {seconds * 1e3:.3g} ms on {asked.device} (first run)")
     if "dump" in document:
-        click.echo(f"wrote {document['dump']}; run it alone: fusilli replay {document['dump']}")
+        echo(f"wrote {document['dump']}; run it alone: fusilli replay {document['dump']}")
     if "trace" in document:
-        click.echo(f"wrote {document['trace']}; open it in https://ui.perfetto.dev")
+        echo(f"wrote {document['trace']}; open it in https://ui.perfetto.dev")
 
 
 def _print_rows(rows: Sequence[StepRow]) -> None:

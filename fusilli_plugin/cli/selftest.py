@@ -11,6 +11,8 @@ from fusilli_plugin.checks import selftest as check
 from fusilli_plugin.cli.base import (
     command,
     device_option,
+    echo,
+    echo_text,
     emulate_option,
     emulator_for,
     json_option,
@@ -18,6 +20,7 @@ from fusilli_plugin.cli.base import (
     progress,
 )
 from fusilli_plugin.emulator import Emulator
+from fusilli_plugin.texts import host_text
 from graph_api import FusilliError
 from iree_bridge import Device, Options
 
@@ -65,16 +68,16 @@ def selftest(ctx: click.Context, device: str | None, emulate: str | None, releas
         except FusilliError as error:
             if as_json:
                 print_json({"device": str(place), "ok": False, "seen": str(error), "released": 0})
-            click.echo(f"{place}: {error}", err=True)
+            echo_text(host_text(f"{place}: {error}"), err=True)
             ctx.exit(1)
     quarantine.record_selftest(place, options)
     released = quarantine.release(options) if release else 0
     if as_json:
         print_json({"device": str(place), "ok": True, "seen": seen, "released": released})
         return
-    click.echo(f"{place}: {len(seen)} graphs are right")
+    echo(f"{place}: {len(seen)} graphs are right")
     if release:
-        click.echo(f"{released} graphs are no longer in quarantine")
+        echo(f"{released} graphs are no longer in quarantine")
 
 
 def _emulated(ctx: click.Context, emulator: Emulator, as_json: bool) -> NoReturn:
@@ -91,6 +94,6 @@ def _emulated(ctx: click.Context, emulator: Emulator, as_json: bool) -> NoReturn
         print_json({"device": str(emulator), "ok": not failed, "seen": seen, "failed": failed, "released": 0})
     else:
         for name, text in failed.items():
-            click.echo(f"{emulator}: {name}: {text}", err=True)
-        click.echo(f"{emulator}: {len(seen) - len(failed)} of {len(seen)} graphs are right")
+            echo(f"{emulator}: {name}: {text}", err=True)
+        echo(f"{emulator}: {len(seen) - len(failed)} of {len(seen)} graphs are right")
     ctx.exit(1 if failed else 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fusilli_plugin.cli.base import command, json_option, print_json, print_table, progress, targets_option
+from fusilli_plugin.cli.base import command, echo, json_option, print_json, print_table, progress, targets_option
 from fusilli_plugin.cli.graphs import load_graph
 from graph_api import FusilliError, NotSupportedError
 from iree_bridge import Options, Target, support
@@ -62,7 +62,7 @@ def warm(ctx: click.Context, source: Path, targets: tuple[str, ...], as_json: bo
         print_json({"ok": not failed, "cache": str(options.cache_dir), "graphs": [vars(row) for row in rows]})
     else:
         print_table(("file", "target", "outcome", "s"), [(r.file, r.target, r.outcome, r.seconds) for r in rows])
-        click.echo(f"{len(rows) - len(failed)} of {len(rows)} done, in {options.cache_dir}")
+        echo(f"{len(rows) - len(failed)} of {len(rows)} done, in {options.cache_dir}")
     ctx.exit(1 if failed else 0)
 
 

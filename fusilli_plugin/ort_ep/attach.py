@@ -21,6 +21,7 @@ from fusilli_plugin.ort_ep.nodes import Call, CompiledNode
 from fusilli_plugin.ort_ep.options import OptionError
 from fusilli_plugin.ort_ep.provider import Provider
 from fusilli_plugin.ort_ep.threads import asked_threads
+from fusilli_plugin.texts import host_text
 from graph_api import FusilliError, GraphError, NotSupportedError
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import OffloadError
@@ -126,8 +127,9 @@ class Bridge:
             return _escaped(type(error))
         code = ErrorCode.INVALID_ARGUMENT if isinstance(error, _INVALID) else ErrorCode.FAIL
         _LOG.debug("%s", error, exc_info=error)
-        text = str(error).encode(errors="replace") if isinstance(error, _OURS) and str(error) else error_text(error)
-        return self._link.fail(runtime, int(code), text.replace(b"\0", b" "))
+        is_ours = isinstance(error, _OURS) and str(error)
+        text = host_text(str(error)).encode(errors="replace") if is_ours else error_text(error)
+        return self._link.fail(runtime, int(code), text)
 
     def _api(self, runtime: int) -> Api:
         api = self._apis.get(runtime)

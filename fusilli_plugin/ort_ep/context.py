@@ -174,8 +174,8 @@ def _beside(where: str, model_path: str, name: str) -> Path:
     if not model_path:
         raise ContextError(f"{where}: its code is in a file beside the model, and the model was not loaded from a file")
     folder = Path(model_path).resolve().parent
-    path = (folder / name).resolve()
-    if "\0" in name or not path.is_relative_to(folder) or path == folder:
+    path = folder if "\0" in name else (folder / name).resolve()
+    if not path.is_relative_to(folder) or path == folder:
         raise ContextError(f"{where}: its code is said to be in {name!r}, which is not inside the model's folder")
     return path
 

@@ -21,6 +21,7 @@ from onnx.reference import ReferenceEvaluator
 from fusilli_plugin.ort_ep.abi import OrtError
 from fusilli_plugin.ort_ep.constraints import Equality, Place, Shape, equalities
 from fusilli_plugin.ort_ep.graphs import Graph, Node, node_proto, opset_imports, read_by, tensor_proto
+from hipdnn_backend.offload.frontend.growth import is_small
 
 __all__ = ["Probe", "assumed_extents"]
 
@@ -124,7 +125,7 @@ class _Inference:
         graph = helper.make_graph(nodes, "graph", [*inputs, *self._weights], [], self._initializers)
         model = helper.make_model(graph, opset_imports=self._opsets, ir_version=_IR)
         try:
-            inferred = shape_inference.infer_shapes(model, data_prop=True).graph.value_info
+            inferred = _inferred(model).graph.value_info
         except (RuntimeError, ValueError) as error:  # of protobuf or of onnx, which has no class for all
             _LOG.debug("shapes are not inferred: %s", error)
             inferred = []
@@ -134,6 +135,12 @@ class _Inference:
                 dims = value.type.tensor_type.shape.dim
                 found[value.name] = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
         return {**found, **opened}
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """With data, unless a chain of ``Concat(t, t)``, say, would take gigabytes: ONNX Runtime itself keeps no data."""
+    without = shape_inference.infer_shapes(model)
+    return shape_inference.infer_shapes(model, data_prop=True) if is_small(without) else without
 
 
 def _count(graph: Graph, name: str) -> int:

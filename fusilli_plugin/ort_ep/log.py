@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep.abi import Api, OrtError, c_text
+from fusilli_plugin.texts import host_text
 
 __all__ = ["connect", "disconnect"]
 
@@ -32,7 +33,7 @@ class _OrtLog(logging.Handler):
         self._thread.busy = True
         try:
             level = next((ort for limit, ort in _LEVELS if record.levelno < limit), _FATAL)
-            text = f"{record.name}: {record.getMessage()}"
+            text = host_text(f"{record.name}: {record.getMessage()}")
             place, function = c_text(record.pathname), c_text(record.funcName or "?")
             self._api.call("Logger_LogMessage", self._logger, level, c_text(text), place, record.lineno, function)
         except OrtError:

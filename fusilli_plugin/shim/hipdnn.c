@@ -73,7 +73,8 @@ static _Atomic(log_callback_t) log_callback;
 static void log_text(int32_t severity, const char* text) {
   static const char* const levels[SEVERITY_OFF] = {"info", "warning", "error", "critical"};
   log_callback_t callback = atomic_load(&log_callback);
-  if (!callback || severity < fusilli_python.log_severity || severity < 0 || severity >= SEVERITY_OFF) return;
+  int32_t lowest = __atomic_load_n(&fusilli_python.log_severity, __ATOMIC_RELAXED);
+  if (!callback || severity < lowest || severity < 0 || severity >= SEVERITY_OFF) return;
   struct timespec now;
   struct tm local;
   char when[32], line[MAX_LOG_LINE + 128];
@@ -127,18 +128,37 @@ static void unlock_handles(void) { pthread_mutex_unlock(&handles_mutex); }
 // Held around calls of the dynamic loader, whose own lock a forked child may find locked for ever: so no thread of ours
 // is in there when the host forks.
 static pthread_mutex_t loader_mutex = PTHREAD_MUTEX_INITIALIZER;
+static int loader_is_lost;  // in a child that was forked while Python's modules were loaded
+
+void lock_loader(void) { pthread_mutex_lock(&loader_mutex); }
+void unlock_loader(void) { pthread_mutex_unlock(&loader_mutex); }
 
 static void before_fork(void) {
-  pthread_mutex_lock(&loader_mutex);
+  python_before_fork();
+  lock_loader();
   lock_handles();
+  lock_runtimes();
 }
 
-static void after_fork(void) {
+static void unlock_after_fork(void) {
+  unlock_runtimes();
   unlock_handles();
-  pthread_mutex_unlock(&loader_mutex);
+  unlock_loader();
 }
 
-__attribute__((constructor)) static void prepare_fork(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+static void after_fork_in_parent(void) {
+  unlock_after_fork();
+  python_after_fork_in_parent();
+}
+
+static void after_fork_in_child(void) {
+  unlock_after_fork();
+  if (!python_after_fork_in_child()) loader_is_lost = 1;
+}
+
+__attribute__((constructor)) static void prepare_fork(void) {
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
 
 // A copy of a handle that is alive; 0 for anything else.
 static int find_handle(const void* wanted, handle_t* copy) {
@@ -166,13 +186,14 @@ static int match_hip(struct dl_phdr_info* info, size_t size, void* path) {
 static void* hip_function(const char* name) {
   char path[4096];
   void* function = NULL;
-  pthread_mutex_lock(&loader_mutex);
+  if (loader_is_lost) return NULL;
+  lock_loader();
   void* library = dl_iterate_phdr(match_hip, path) ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
   if (library) {
     function = dlsym(library, name);
     dlclose(library);  // the host's own reference keeps it
   }
-  pthread_mutex_unlock(&loader_mutex);
+  unlock_loader();
   return function;
 }
 
@@ -244,7 +265,7 @@ EXPORT status_t hipdnnPluginSetLoggingCallback(log_callback_t callback) {
 
 EXPORT status_t hipdnnPluginSetLogLevel(int level) {
   REQUIRE(level >= SEVERITY_INFO && level <= SEVERITY_OFF, "the level is none of hipdnnSeverity_t");
-  fusilli_python.log_severity = level;
+  __atomic_store_n(&fusilli_python.log_severity, level, __ATOMIC_RELAXED);
   if (python_alive()) fusilli_python.set_log_severity(level);
   return SUCCESS;
 }

@@ -642,9 +642,12 @@ static const factory_t factory_form = {.version = BASELINE,
 static pthread_mutex_t runtimes_mutex = PTHREAD_MUTEX_INITIALIZER;
 static runtime_t* runtimes;
 
+void lock_runtimes(void) { pthread_mutex_lock(&runtimes_mutex); }
+void unlock_runtimes(void) { pthread_mutex_unlock(&runtimes_mutex); }
+
 // Python is not entered under this mutex.
 static runtime_t* runtime_of(const api_base_t* base, const function_t* api, uint32_t version) {
-  pthread_mutex_lock(&runtimes_mutex);
+  lock_runtimes();
   runtime_t* runtime = runtimes;
   while (runtime && runtime->base != base) runtime = runtime->next;
   if (!runtime && (runtime = calloc(1, sizeof(*runtime)))) {
@@ -653,7 +656,7 @@ static runtime_t* runtime_of(const api_base_t* base, const function_t* api, uint
     runtime->factory.runtime = runtime;
     runtimes = runtime;
   }
-  pthread_mutex_unlock(&runtimes_mutex);
+  unlock_runtimes();
   return runtime;
 }
 

@@ -1,9 +1,11 @@
-// Between the parts of the shim: python.c finds or starts Python, hipdnn.c is what hipDNN sees, launches.c keeps
+// Between the parts of the shim: place.c knows where Python is, python.c finds or starts it, hipdnn.c is what
+// hipDNN sees, launches.c keeps
 // prepared launches.
 
 #ifndef FUSILLI_SHIM_H
 #define FUSILLI_SHIM_H
 
+#include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,7 +34,42 @@ int python_start(void);
 // 1 if the package is attached and Python can be entered; starts nothing.
 int python_alive(void);
 
+// Why python_start() gave 0 in this thread.
 const char* python_problem(void);
+
+// Notes the reason why Python cannot be started, printf style; 0.
+int python_fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// What python.c does when the host forks; see there.
+void python_before_fork(void);
+void python_after_fork_in_parent(void);
+int python_after_fork_in_child(void);
+
+typedef struct {
+  char root[PATH_MAX];       // folder with the packages
+  char python[PATH_MAX];     // interpreter, decides sys.prefix
+  char libpython[PATH_MAX];  // path or soname
+  char version[16];          // "3.11"
+} place_t;
+
+// Filled by find_place(), which gives 0 and notes the reason if it cannot.
+extern place_t place;
+int find_place(void);
+
+// Whether Python X.Y, whose libpython has `function`, finds its standard library where it looks.
+int has_standard_library(const char* version, const void* function);
+
+// Formats a path; 0 if it is too long.
+int join_path(char out[PATH_MAX], const char* format, ...) __attribute__((format(printf, 2, 3)));
+int is_there(const char* path);
+
+// Held around calls of the dynamic loader.
+void lock_loader(void);
+void unlock_loader(void);
+
+// The mutex of ort.c.
+void lock_runtimes(void);
+void unlock_runtimes(void);
 
 typedef struct {
   int64_t uid;

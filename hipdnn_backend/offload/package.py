@@ -48,6 +48,9 @@ _BLOBS: Final = "blobs/"
 _MAGIC: Final = b"PK\x03\x04"
 _MAX_MANIFEST: Final = 256 << 20  # bytes
 _MAX_MEMBERS: Final = 1 << 20
+# Plans and constants of one target may share bytes; together they have so many times the file's bytes, or these.
+_MAX_SHARED: Final = 4
+_ALWAYS_SHARED: Final = 64 << 20
 _DATE: Final = (1980, 1, 1, 0, 0, 0)  # equal models give equal files
 
 
@@ -248,21 +251,22 @@ class Package:
 
     def _read(self, archive: zipfile.ZipFile, target: str, document: Mapping[str, Any]) -> Variant:
         program = from_document(document["program"])
+        blobs = _Blobs(archive, self.path)
+        if len(document["plans"]) != program.plans:
+            raise ProgramError(f"the program needs {program.plans} plans, the file has {len(document['plans'])}")
         plans = [
-            SavedPlan(
-                _string(name), _blob(archive, digest, self.path), f"{self.path}: plan {number} in {_BLOBS}{digest}"
-            )
+            SavedPlan(_string(name), blobs.read(digest), f"{self.path}: plan {number} in {_BLOBS}{digest}")
             for number, (name, digest) in enumerate(document["plans"])
         ]
-        if len(plans) < program.plans:
-            raise ProgramError(f"the program needs {program.plans} plans, the file has {len(plans)}")
         wanted = {named.name: program.views[named.view] for named in program.constants}
         constants: dict[str, Array] = {}
         for name, dtype, dims, digest in document["constants"]:
             view = wanted.get(name)
             if view is None or (dtype, tuple(dims)) != (view.dtype, view.dims):
                 raise ProgramError(f"constant {name!r} of {dims} {dtype} is not what the program has")
-            data = _blob(archive, digest, self.path)
+            if name in constants:
+                raise ProgramError(f"constant {name!r} is there twice")
+            data = blobs.read(digest)
             if len(data) != view.count * view.itemsize:
                 raise ProgramError(f"constant {name!r} of {dims} {dtype} has {len(data)} bytes")
             constants[name] = np.frombuffer(data, dtype).reshape(view.dims)
@@ -335,34 +339,70 @@ _ABOUT: Final[dict[str, Callable[[Any], bool]]] = {
 }
 
 
-def _archive(path: Path) -> zipfile.ZipFile:
+@contextmanager
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    with _regular_file(path) as file:
+        try:
+            archive = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+            raise PackageError(f"{path}: no saved model, or a damaged one: {error}") from error
+        with archive:
+            # Plans hold archives. In a file that was cut, zipfile takes the last of those for all there is.
+            if not archive.filelist or archive.filelist[0].header_offset:
+                raise PackageError(f"{path}: no saved model, or a damaged one: its end does not belong to its start")
+            yield archive
+
+
+@contextmanager
+def _regular_file(path: Path) -> Iterator[BinaryIO]:
+    """A file open for reading; a pipe or device, on which reading may never end, is refused."""
     try:
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
-        raise PackageError(f"{path}: no saved model, or a damaged one: {error}") from error
-    # Plans hold archives. In a file that was cut, zipfile takes the last of those for all there is.
-    if not archive.filelist or archive.filelist[0].header_offset:
-        archive.close()
-        raise PackageError(f"{path}: no saved model, or a damaged one: its end does not belong to its start")
-    return archive
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:
+        raise PackageError(f"{str(path)!r} is no name of a file: {error}") from error
+    with open(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise PackageError(f"{path}: no saved model: it is no file")
+        yield file
 
 
-def _blob(archive: zipfile.ZipFile, digest: object, path: Path) -> bytes:
-    """The bytes with a hash, if they have it."""
-    name = _BLOBS + _string(digest)
-    data = _member(archive, name, path, None)
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise PackageError(f"{path}: damaged: the bytes of {name[:32]}... are not those that were saved")
-    return data
+class _Blobs:
+    """Reads what a manifest names by hash: each once, and no more than a file of this size can mean."""
+
+    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
+        self._archive = archive
+        self._path = path
+        self._known: dict[str, bytes] = {}
+        self._unread = path.stat().st_size
+        self._room = max(_ALWAYS_SHARED, _MAX_SHARED * self._unread)
+
+    def read(self, digest: object) -> bytes:
+        """The bytes with a hash, if they have it."""
+        digest = _string(digest)
+        data = self._known.get(digest)
+        if data is None:
+            data = self._known[digest] = self._read(digest)
+        self._room -= len(data)
+        if self._room < 0:
+            raise PackageError(f"{self._path}: damaged: its plans and constants are much larger than the file")
+        return data
+
+    def _read(self, digest: str) -> bytes:
+        name = _BLOBS + digest
+        data = _member(self._archive, name, self._path, self._unread)
+        self._unread -= len(data)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise PackageError(f"{self._path}: damaged: the bytes of {name[:32]}... are not those that were saved")
+        return data
 
 
-def _member(archive: zipfile.ZipFile, name: str, path: Path, limit: int | None) -> bytes:
+def _member(archive: zipfile.ZipFile, name: str, path: Path, limit: int) -> bytes:
     """A member's bytes. Only stored ones are read: they cannot be larger than the file."""
     try:
         info = archive.getinfo(name)
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > path.stat().st_size:
             raise PackageError(f"{path}: {name} is compressed, which no saved model is")
-        if limit is not None and info.file_size > limit:
+        if info.file_size > limit:
             raise PackageError(f"{path}: {name} has {info.file_size} bytes, more than {limit}")
         return archive.read(info)
     except KeyError as error:

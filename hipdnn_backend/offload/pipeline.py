@@ -5,7 +5,9 @@ onnx.* ─► torch.aten.* ─► hipdnn.graph regions ─► hipdnn.executable 
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -114,6 +116,10 @@ PIPELINE: Final = tuple(
 )
 """``--hipdnn-offload-pipeline``."""
 
+_PREFIX: Final = "hipdnn-ep-"  # of a reproducer's name
+_SUFFIX: Final = ".mlir"
+_KEPT: Final = 32
+"""Reproducers that are kept where no folder was named."""
 _PARTITIONING: Final = PIPELINE[: PIPELINE.index(PASSES["hipdnn-outline-leftovers"]) + 1]
 
 
@@ -209,14 +215,32 @@ def _reproducer(before: Any, passes: Iterable[Pass], failed: str, diagnostics: s
         *(f"// {line}" for line in diagnostics.splitlines()),
     ]
     try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix="hipdnn-ep-", suffix=".mlir", dir=folder)
+        if folder is None:
+            folder = _own_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n" + printer.pretty(before.get_asm(enable_debug_info=True)) + "\n")
     except OSError:
         return None
     return Path(name)
+
+
+def _own_folder() -> Path:
+    """A private folder in the one for temporary files, whose oldest files over `_KEPT` are removed.
+
+    Raises:
+        OSError: it cannot be made, or somebody else's stands in its place.
+    """
+    folder = Path(tempfile.gettempdir(), f"hipdnn-ep-{os.geteuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise PermissionError(errno.EPERM, "it is not a private folder of this user", str(folder))
+    files = [path for path in folder.iterdir() if path.name.startswith(_PREFIX) and path.name.endswith(_SUFFIX)]
+    for path in sorted(files, key=lambda path: path.lstat().st_mtime)[: -(_KEPT - 1)]:
+        path.unlink(missing_ok=True)
+    return folder
 
 
 # ---- what would be offloaded

@@ -10,7 +10,14 @@ import pytest
 from hipdnn_backend.engine import engine_id
 from hipdnn_backend.errors import EngineError, NoEngineError
 from hipdnn_backend.registry import ENTRY_POINTS, LoadingMode, Registry, parse_engine_id
-from hipdnn_backend.search import find_backend_library, find_plugin_files
+from hipdnn_backend.search import (
+    BACKEND_LIBRARY,
+    ENGINES,
+    backend_candidates,
+    find_backend_library,
+    find_plugin_files,
+)
+from hipdnn_backend.selection import Policies
 from tests.hipdnn_backend.toys import RELU, ToyEngine, tiny_plugin
 
 NOTHING: dict[str, str] = {"HIPDNN_BACKEND_LIBRARY": "/nonexistent/lib/libhipdnn_backend.so"}
@@ -190,9 +197,47 @@ def test_the_variable_replaces_the_default_folder(hipdnn: Path, tmp_path: Path) 
 
 def test_the_variable_is_ignored_with_another_users_rights(hipdnn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 12345)
-    found, (problem,) = names(environ={"HIPDNN_PLUGIN_DIR": "/anything"}, backend=hipdnn)
+    monkeypatch.setenv("HIPDNN_PLUGIN_DIR", "/anything")
+    found, (problem,) = names(backend=hipdnn)
     assert found == ["a.so", "libb.so"]
     assert "ignored in a process with another user's rights" in problem
+
+
+def test_no_variable_names_a_library_with_another_users_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them could name code to load."""
+    planted = tmp_path / "lib" / BACKEND_LIBRARY
+    engines = planted.parent / ENGINES
+    engines.mkdir(parents=True)
+    planted.touch()
+    (engines / "planted.so").touch()
+    variables = {
+        "HIPDNN_BACKEND_LIBRARY": planted, "HIPDNN_BACKEND_LIBRARY_PATH": planted.parent, "ROCM_PATH": tmp_path,
+        "HIP_PATH": tmp_path, "LD_LIBRARY_PATH": planted.parent,
+    }  # fmt: skip
+    for name, value in variables.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(name, str(value))
+            assert find_plugin_files().files == (engines / "planted.so",), name
+            patch.setattr("os.geteuid", lambda: 12345)
+            assert not any(tmp_path in path.parents for path in find_plugin_files().files), name
+            assert find_backend_library() != planted, name
+
+
+def test_no_policy_is_read_with_another_users_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIPDNN_HEUR_CONFIG_PATH", "/anything")
+    assert Policies.from_env().rules == Path("/anything")
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    assert Policies.from_env().rules is None
+
+
+def test_folders_that_the_current_one_decides_are_not_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / BACKEND_LIBRARY).touch()
+    monkeypatch.chdir(tmp_path)
+    for environ in ({"LD_LIBRARY_PATH": "lib:.:"}, {"ROCM_PATH": "."}, {"HIP_PATH": "./"}):
+        assert not any(tmp_path in path.absolute().parents for path in backend_candidates(environ))
 
 
 def test_relative_paths_start_at_the_backend(hipdnn: Path) -> None:

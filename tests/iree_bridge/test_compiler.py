@@ -551,6 +551,34 @@ def test_a_reproducer_that_is_none(options: Options, tmp_path: Path, damage: str
         reproducer.load(folder)
 
 
+@pytest.mark.parametrize("name", ["flags.txt", "module.mlir", "versions.json"])
+def test_files_of_a_reproducer_that_others_can_write(tmp_path: Path, name: str) -> None:
+    folder = reproducer.save(tmp_path / "failures", _failure(), keep=1)
+    assert folder is not None
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    (folder / name).chmod(0o620)
+    with pytest.raises(FusilliError, match=f"{name} belongs to user .* with mode 620"):
+        reproducer.load(folder)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "link"])
+def test_a_reproducer_of_pipes_and_links(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    folder = reproducer.save(tmp_path / "failures", _failure(), keep=1)
+    assert folder is not None
+    (folder / "flags.txt").unlink()
+    make(folder / "flags.txt")
+    with pytest.raises(FusilliError, match="is no reproducer folder, or is damaged"):
+        reproducer.load(folder)
+
+
+def test_no_flag_hides_in_another(tmp_path: Path) -> None:
+    """str.splitlines() splits at more than a terminal shows."""
+    flags = ("--a=1\x0b--b=2\x1c--c=3\u2028--d=4", "--e\x1b[2K")
+    folder = reproducer.save(tmp_path / "failures", dataclasses.replace(_failure(), flags=flags), keep=1)
+    assert folder is not None
+    assert reproducer.load(folder).flags == flags
+
+
 def test_a_crash_is_an_error_and_the_next_compile_works(options: Options) -> None:
     with pytest.raises(CompileError, match=r"the compiler crashed \(killed by SIGSEGV\)") as caught:
         compiler.compile_mlir(CRASH, CPU, options)

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import pytest
 
-from iree_bridge import _frames, starting
+from iree_bridge import _frames, pool, starting
 from iree_bridge.options import Options
 from iree_bridge.pool import Reply, WorkerError, WorkerPool
 from iree_bridge.target import Target
@@ -482,3 +482,13 @@ def test_packages_outside_an_installation_do_not_choose_the_interpreter(
     assert python == Path(sys.executable)
     assert sites[0] == str(target)
     assert any(Path(folder, "ml_dtypes").is_dir() for folder in sites)
+
+
+def test_waiting_for_a_worker_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever holds the only worker answers or is killed in time; if that never happens, the wait is an error."""
+    monkeypatch.setattr(pool, "_PATIENCE", 0.2)
+    workers = WorkerPool(Options(cache_dir=tmp_path, workers=1, timeout=0.1))
+    workers._count = 1  # held by a thread that does not come back
+    with pytest.raises(WorkerError, match=r"no compile worker became free in 0\.3 s") as caught:
+        workers.request({"op": "nothing"}, timeout=0.1)
+    assert caught.value.kind == "timeout"

@@ -14,7 +14,7 @@ _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 def _rows() -> list[str]:
     lines = (ROOT / "SECURITY.md").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line.startswith("|") and not line.startswith(("| statement", "|---"))]
+    return [line for line in lines if line.startswith("|") and not line.startswith(("| statement", "| who", "|---"))]
 
 
 @pytest.mark.parametrize("row", _rows(), ids=lambda row: row[2:40])
@@ -26,14 +26,35 @@ def test_each_statement_has_its_tests(row: str) -> None:
         assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{path}::{name}"
 
 
-def test_nothing_imports_pickle() -> None:
-    sources = [
-        path
-        for package in ("graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin")
-        for path in (ROOT / package).rglob("*.py")
-    ]
+def _sources() -> list[Path]:
+    packages = ("graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     assert len(sources) > 20
-    for path in sources:
+    return sources
+
+
+# The compiler of the shim is the user's; the others hand the whole environment on to a process like their own.
+_READ_THE_ENVIRONMENT = {
+    "iree_bridge/_environment.py", "hipdnn_backend/_environment.py", "hipdnn_backend/search.py",
+    "fusilli_plugin/build.py", "fusilli_plugin/checks/bench/models.py",
+}  # fmt: skip
+
+
+def test_one_place_knows_whether_the_environment_may_be_trusted() -> None:
+    own, other = (ROOT / package / "_environment.py" for package in ("iree_bridge", "hipdnn_backend"))
+    assert own.read_bytes() == other.read_bytes()
+    reading = set()
+    for path in _sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv", "getenvb"):
+                reading.add(path.relative_to(ROOT).as_posix())
+    assert reading == _READ_THE_ENVIRONMENT
+    for source in (ROOT / "fusilli_plugin" / "shim").glob("*.c"):
+        assert "getenv(" not in source.read_text(encoding="utf-8").replace("secure_getenv(", ""), source
+
+
+def test_nothing_imports_pickle() -> None:
+    for path in _sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
             module = getattr(node, "module", None) or ""

@@ -26,6 +26,11 @@ log = logging.getLogger(__name__)
 _LIMIT = 1 << 16
 """Elements that a folded result may always have; above, it may not be larger than what it is computed from."""
 
+_ROOM = 64 << 20
+"""Bytes that a graph's constants may always have; above, folding may make them as large as `_GROWTH` times what the
+model has: a chain of ``Concat(t, t)`` would double them with each node."""
+_GROWTH = 4
+
 _SLOW = {
     "Conv",
     "ConvTranspose",
@@ -55,9 +60,11 @@ def fold(graph: Graph) -> bool:
     kept: list[onnx.NodeProto] = []
     names: dict[str, str] = {}
     known = _read_empty_inputs(graph)
+    room = _room(graph)
     for node in _flat(graph, names):
         values = _value(graph, node)
-        if values is None:
+        room -= sum(value.nbytes for value in values or ())
+        if values is None or (room < 0 and node.op_type != "Constant"):
             kept.append(node)
             continue
         graph.absorbed.setdefault(node.name, Absorbed(Became.FOLDED))
@@ -69,6 +76,15 @@ def fold(graph: Graph) -> bool:
     for output in graph.outputs:
         output.value = names.get(output.value, output.value)
     return _drop_dead(graph) or changed
+
+
+def _room(graph: Graph) -> int:
+    """Bytes that may be added to the constants."""
+    held = sum(array.nbytes for array in graph.constants.values())
+    if not graph.room:
+        written = sum(node.ByteSize() for node in graph.nodes if node.op_type == "Constant")
+        graph.room = max(_ROOM, _GROWTH * (held + written))
+    return graph.room - held
 
 
 def _read_empty_inputs(graph: Graph) -> bool:
@@ -197,7 +213,7 @@ def _local_dims(graph: Graph, node: onnx.NodeProto, name: str) -> tuple[int, ...
     proto = local.to_proto()
     proto.graph.output.append(onnx.ValueInfoProto(name=name, type=type_))
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True, strict_mode=True)
+        inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
         return None
     tensor = inferred.graph.output[0].type.tensor_type

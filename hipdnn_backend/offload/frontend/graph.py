@@ -111,6 +111,7 @@ class Graph:
         whole: names of nodes, see `Imported.whole`.
         sources: see `Imported.sources`.
         absorbed: see `Imported.absorbed`.
+        room: bytes that its constants may have, 0 if nobody has decided yet.
     """
 
     def __init__(self, name: str, opsets: Mapping[str, int]) -> None:
@@ -126,8 +127,9 @@ class Graph:
         self.whole: set[str] = set()
         self.sources: dict[str, str] = {}
         self.absorbed: dict[str, Absorbed] = {}
+        self.room = 0
         self._taken: set[str] = set()
-        self._given: dict[str, int] = {}  # hint → the number to try next
+        self._numbers: dict[str, int] = {}  # hint → where `fresh` goes on: from 1, it would take the square of the time
         self._protos: dict[str, tuple[np.ndarray, TensorProto]] = {}
 
     @property
@@ -148,10 +150,10 @@ class Graph:
 
     def fresh(self, hint: str) -> str:
         """A tensor name that nothing has."""
-        name, number = hint, self._given.get(hint, 1)
+        name, number = hint, self._numbers.get(hint, 1)
         while name in self._taken or name in self.constants or not name:
             name, number = f"{hint}_{number}", number + 1
-        self._given[hint] = number
+        self._numbers[hint] = number
         self._taken.add(name)
         return name
 

@@ -116,6 +116,8 @@ def declared_arguments(
 def _readable_names() -> Iterator[None]:
     try:
         yield
+    except MemoryError as error:
+        raise ModelError("", "memory", "there is not enough memory to read the model") from error
     except UnicodeDecodeError as error:
         raise ModelError(
             "", "model-file", f"a name in the model is no UTF-8; is the file damaged? ({error})"

@@ -17,6 +17,7 @@ from hipdnn_backend.offload.frontend.functions_ir import (
     settle_empty,
 )
 from hipdnn_backend.offload.frontend.imported import Imported, TensorInfo
+from hipdnn_backend.offload.frontend.nesting import check_text
 
 __all__ = ["load_text", "parse"]
 
@@ -35,7 +36,7 @@ def load_text(path: Path, context: Any) -> Imported:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, ValueError) as error:
         raise ModelError("", "model-file", f"cannot read {path}: {error}") from error
     module = parse(text, context)
     function = _only_function(module)
@@ -63,6 +64,7 @@ def parse(text: str, context: Any) -> Any:
     Raises:
         ModelError: the text is not valid, or holds another dialect's operations.
     """
+    check_text(text)
     try:
         module = ir.Module.parse(text, context=context)
         module.operation.verify()

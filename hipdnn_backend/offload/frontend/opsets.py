@@ -11,6 +11,7 @@ from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend.building import build
 from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, subgraphs
+from hipdnn_backend.offload.frontend.nesting import check_calls
 
 __all__ = ["COMMON_OPSET", "convert", "inline_functions"]
 
@@ -32,6 +33,7 @@ def inline_functions(graph: Graph, functions: Sequence[onnx.FunctionProto]) -> G
     if not functions:
         return graph
     _check_acyclic(functions)
+    check_calls(graph.nodes, {(function.domain, function.name): function for function in functions})
     for function in functions:
         for opset in function.opset_import:
             graph.opsets.setdefault("" if opset.domain == "ai.onnx" else opset.domain, opset.version)

@@ -30,8 +30,9 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[onnx
         path = Path(source)
         try:
             data = path.read_bytes()
-        except OSError as error:
-            raise ModelError("", "model-file", f"cannot read {path}: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            reason = getattr(error, "strerror", None) or error
+            raise ModelError("", "model-file", f"cannot read {str(path)!r}: {reason}") from error
         model, folder = _parse(data, path.name), path.parent
     _check_header(model)
     return model, folder

@@ -7,6 +7,7 @@ later speaks of the model's nodes. Operators are those of `opsets.COMMON_OPSET`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, Graph, TensorType, attributes, inlined, rename
 
-__all__ = ["Builder", "Rule", "apply_rules", "rewrites", "rules"]
+__all__ = ["Builder", "Rule", "SizeError", "apply_rules", "check_size", "rewrites", "rules"]
 
 
 class Builder:
@@ -140,7 +141,24 @@ class Builder:
         return UnsupportedNodeError(self.node.name, rule, f"{self.node.op_type}: {reason}")
 
 
+class SizeError(Exception):
+    """What a rule would write down is too large: a constant of a table's size, say, for a model that has none."""
+
+
+def check_size(what: str, *dims: int) -> None:
+    """Refuse a constant that a rule is about to make.
+
+    Raises:
+        SizeError: it has too many elements.
+    """
+    if math.prod(dims) > _MAX_ELEMENTS:
+        raise SizeError(f"{what} of {' by '.join(map(str, dims))} elements would have to be written down")
+
+
 Rule = Callable[[Builder, onnx.NodeProto], Sequence[str] | None]
+_MAX_ELEMENTS = 1 << 27
+_MAX_DIM = 1 << 26
+"""Elements along one axis from which on nodes are left as they are: rules write down the positions along it."""
 RuleT = TypeVar("RuleT", bound=Rule)
 _RULES: dict[tuple[str, str], list[Rule]] = {}
 _FORMS: dict[tuple[str, str], tuple[int, frozenset[str]]] = {}
@@ -216,17 +234,28 @@ def apply_rules(graph: Graph, left: Collection[str] = ()) -> bool:
 def _rewritten(
     graph: Graph, node: onnx.NodeProto, uses: dict[str, int], producers: dict[str, onnx.NodeProto]
 ) -> tuple[list[onnx.NodeProto], Sequence[str]] | None:
-    for rule in _RULES.get((node.domain, node.op_type), ()):
+    entries = _RULES.get((node.domain, node.op_type), ())
+    if entries and _longest(graph, node) > _MAX_DIM:
+        return None
+    for rule in entries:
         builder = Builder(graph, node, uses, producers)
         _check_form(builder, node)
         try:
             values = rule(builder, node)
+        except SizeError as error:
+            raise builder.unsupported("size", str(error)) from error
         except (KeyError, IndexError, ValueError, TypeError, ArithmeticError) as error:
             reason = f"its operands or attributes are not in the form that the operator has ({error!r})"
             raise builder.fail("operator-form", reason) from error
         if values is not None:
             return builder.emitted, values
     return None
+
+
+def _longest(graph: Graph, node: onnx.NodeProto) -> int:
+    """The largest dim that is known of a node's operands and results."""
+    types = [graph.type(name) for name in (*node.input, *node.output) if name]
+    return max((dim for type_ in types if type_ for dim in type_.dims or () if isinstance(dim, int)), default=0)
 
 
 def _check_form(builder: Builder, node: onnx.NodeProto) -> None:

@@ -9,6 +9,7 @@ from onnx import checker, shape_inference
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import Graph, TensorType
+from hipdnn_backend.offload.frontend.growth import check_ranks, check_types, is_small
 
 __all__ = ["check", "infer"]
 
@@ -51,10 +52,16 @@ def infer(graph: Graph, *, strict: bool = True) -> None:
     Raises:
         ModelError: there is such a node, or onnx cannot read the graph.
     """
+    check_ranks(graph)
+    model = graph.to_proto()
     try:
-        inferred = shape_inference.infer_shapes(graph.to_proto(), check_type=strict, strict_mode=strict, data_prop=True)
+        inferred = shape_inference.infer_shapes(model)
+        propagate = is_small(inferred)
+        if propagate or strict:
+            inferred = shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=propagate)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise _shape_error(graph, str(error)) from error
+    check_types(inferred)
     types = {}
     for value in [*inferred.graph.value_info, *inferred.graph.output]:
         type_ = TensorType.of(value.type)

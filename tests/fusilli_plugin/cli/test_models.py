@@ -518,7 +518,7 @@ def test_every_node_of_a_model_is_told_of(fusilli: Fusilli, tmp_path: Path) -> N
     assert told["call"]["into"] == ["first__1", "second__1"]
     assert told["in_then"]["into"] == ["choice"]
     assert told["call"]["operator"] == "own.Twice"
-    table = fusilli("explain", tmp_path / "m.onnx", "--target", "cpu").stdout
+    table = fusilli("explain", tmp_path / "m.onnx", "--target", "cpu", "--all").stdout
     for line in (r"its work is done by conv +1 +norm", r"no output needs it +1 +unused", r"in the body of choice +2 "):
         assert re.search(line, table)
     html = tmp_path / "r.html"

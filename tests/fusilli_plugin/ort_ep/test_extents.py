@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 import fusilli_plugin
 from fusilli_plugin.ort_ep.constraints import Equality, equalities
+from fusilli_plugin.ort_ep.extents import _inferred
 from fusilli_plugin.ort_ep.report import Report
 from tests.fusilli_plugin.ort_ep.models import MS, Array, Model, api_version, check, session, weight
 
@@ -322,3 +323,31 @@ def test_claimed_nets_of_open_dims_give_the_right_values(provider: None) -> None
         for n in shapes:
             extents = {f"{axis}{level}": n << (5 - level) for axis in "hw" for level in (3, 4, 5)}
             check(model, made, 1e-5, model.feeds(0, {**extents, "n": n, "c": 12, "h": 3, "w": n}))
+
+
+@pytest.mark.parametrize(("count", "propagates"), [(4, True), (22, False)])
+def test_data_that_doubles_with_each_node_is_not_propagated(
+    count: int, propagates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Less than 1 KB of a model would take 70 bytes for each of 2^count elements, where ONNX Runtime takes none."""
+    nodes = [helper.make_node("Shape", ["x"], ["t0"])]
+    nodes += [helper.make_node("Concat", [f"t{i}"] * 2, [f"t{i + 1}"], axis=0) for i in range(count)]
+    nodes.append(helper.make_node("Expand", ["one", f"t{min(count, 4)}"], ["y"]))
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims) for name, dims in (("x", [2]), ("y", None))
+    )
+    one = numpy_helper.from_array(np.ones(1, F32), "one")
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], [one]), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    asked: list[bool] = []
+    infer = onnx.shape_inference.infer_shapes
+
+    def spy(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+        asked.append(options.get("data_prop", False))
+        return infer(model, **options)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", spy)
+    dims = _inferred(model).graph.output[0].type.tensor_type.shape.dim
+    assert any(asked) == propagates
+    assert [dim.dim_value for dim in dims] == ([2] * 16 if propagates else [0] * 16)

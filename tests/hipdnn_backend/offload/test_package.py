@@ -22,7 +22,16 @@ from hipdnn_backend.engine import Engine
 from hipdnn_backend.interpreter import InputError
 from hipdnn_backend.offload import load
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.package import Package, PackageError, SavedPlan, Variant, is_package, save_package
+from hipdnn_backend.offload.package import (
+    Package,
+    PackageError,
+    SavedPlan,
+    Variant,
+    _Blobs,
+    is_package,
+    save_package,
+)
+from hipdnn_backend.offload.program import Program, placed
 from tests.hipdnn_backend.fake_plans import FakeEngine
 from tests.hipdnn_backend.test_interpreter import W, X, Y, plans, program
 
@@ -217,7 +226,9 @@ def edited(path: Path, edit: Edit) -> Path:
         (lambda m: m["variants"][0]["program"].update(arena=1), "damaged: manifest.json, target cpu: the memory plan"),
         (lambda m: m["variants"][0]["program"].update(version=7), "version 7 of a program"),
         (lambda m: m["variants"][0].update(plans=[]), "needs 2 plans, the file has 0"),
-        (lambda m: m["variants"][0].update(plans=[["A", 5]]), "TypeError: 5 is no string"),
+        (lambda m: m["variants"][0]["plans"].append(m["variants"][0]["plans"][0]), "needs 2 plans, the file has 3"),
+        (lambda m: m["variants"][0]["constants"].extend(m["variants"][0]["constants"]), "'w' is there twice"),
+        (lambda m: m["variants"][0].update(plans=[["A", 5]] * 2), "TypeError: 5 is no string"),
         (lambda m: m["variants"][0]["plans"][0].reverse(), "there is no blobs/FAKE_ENGINE in it"),
         (lambda m: m["variants"][0].update(constants=[]), r"constants are missing: \['w'\]"),
         (lambda m: m["variants"][0]["constants"][0].__setitem__(1, "int8"), "is not what the program has"),
@@ -228,6 +239,48 @@ def test_damaged_manifests(saved: Path, edit: Edit, message: str) -> None:
     path = edited(saved, edit)
     with pytest.raises(PackageError, match=message):
         Package.open(path).variant("cpu")
+
+
+def test_what_is_shared_is_read_once(tmp_path: Path) -> None:
+    path, made = tmp_path / "m", variant()
+    save_package(path, "m", [replace(made, plans=(made.plans[0], made.plans[0]))])
+    first, second = Package.open(path).variant("cpu").plans
+    assert first.payload is second.payload
+
+
+def many_plans(count: int) -> Program:
+    """A program of as many graphs, each with a plan of its own."""
+    made = program()
+    more = range(2, count)
+    graphs = [replace(made.graphs[0], name=f"g{i}", plan=i) for i in more]
+    steps = [replace(made.steps[0], graph=i) for i in more]
+    return placed(replace(made, graphs=(*made.graphs, *graphs), steps=(*steps, *made.steps)))
+
+
+def test_a_small_file_does_not_become_large(tmp_path: Path) -> None:
+    """3,000 plans that name one blob of a MiB took 3 GiB."""
+    path, made = tmp_path / "m", variant()
+    blob = SavedPlan("FAKE_ENGINE", bytes(1 << 20))
+    save_package(path, "m", [replace(made, program=many_plans(3000), plans=(blob,) * 3000)])
+    assert path.stat().st_size < 4 << 20
+    with pytest.raises(PackageError, match="plans and constants are much larger than the file"):
+        Package.open(path).variant("cpu")
+
+
+def test_members_that_lie_in_each_other(saved: Path) -> None:
+    """What is read of an archive is bounded by its size, though each of its members is."""
+    blobs = _Blobs(zipfile.ZipFile(saved), saved)
+    blobs._unread = 10
+    digest = Package.open(saved)._variants["cpu"]["plans"][0][1]
+    with pytest.raises(PackageError, match="more than 10"):
+        blobs.read(digest)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "m")
+    with pytest.raises((PackageError, IsADirectoryError)):
+        Package.open(tmp_path / "m")
 
 
 def test_damaged_bytes_are_found(saved: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,29 @@ BAD = 'func.func @main(%x: !torch.vtensor<[4],f32>) { %0 = "test.unknown"(%x) : 
 
 def test_the_pipeline_names_every_pass() -> None:
     assert {each.argument for each in PIPELINE} == set(PASSES)
+
+
+def test_reproducers_without_a_folder_are_private_and_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"hipdnn-ep-{os.geteuid()}"
+    folder.mkdir(mode=0o700)
+    for number in range(40):
+        (folder / f"hipdnn-ep-{number}.mlir").touch()
+        os.utime(folder / f"hipdnn-ep-{number}.mlir", (number, number))
+    (folder / "notes.mlir").touch()
+    with pytest.raises(PassError) as caught:
+        run_text(BAD, "cse", "hipdnn-backend-legalize")
+    path = caught.value.reproducer
+    assert path is not None
+    assert path.parent == folder
+    assert path.stat().st_mode & 0o777 == 0o600
+    names = {each.name for each in folder.iterdir()}
+    assert len(names) == 33
+    assert {"notes.mlir", "hipdnn-ep-39.mlir", path.name} < names
+    folder.chmod(0o777)
+    with pytest.raises(PassError) as caught:
+        run_text(BAD, "cse", "hipdnn-backend-legalize")
+    assert caught.value.reproducer is None
 
 
 def test_a_failing_pass_leaves_a_reproducer(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.graph import TensorType
-from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+from hipdnn_backend.offload.frontend.rewriting import Builder, check_size, rewrites
 
 __all__ = ["Attention", "attend", "merge_heads", "rotate", "split_heads", "window_bias"]
 
@@ -112,6 +112,7 @@ def _written_out(b: Builder, a: Attention, captured: int | None) -> tuple[str, s
 
 def causal_bias(queries: int, keys: int, dtype: np.dtype, offset: int = 0) -> np.ndarray:
     """``[queries, keys]``: 0 where query i attends key j ≤ i + offset, else -inf."""
+    check_size("a mask", queries, keys)
     allowed = np.arange(keys) <= np.arange(queries)[:, None] + offset
     return np.where(allowed, 0.0, -np.inf).astype(dtype)
 
@@ -205,6 +206,7 @@ def window_bias(
     queries: int, keys: int, offset: int, upper: int | None, lower: int | None, dtype: np.dtype
 ) -> np.ndarray:
     """0 where ``p - lower <= j <= p + upper`` for the query's position p, else -inf; rank 4."""
+    check_size("a mask", queries, keys)
     ahead = np.arange(keys) - (np.arange(queries)[:, None] + offset)
     allowed = np.ones_like(ahead, bool)
     if upper is not None:

@@ -97,6 +97,14 @@ void soak(void);
 void finalized(void);
 void fork_busy(void);
 void fuzz(void);
+void fork_first(void);
+void fork_stranger(void);
+void fork_storm(void);
+void signals(void);
+void locale(void);
+void moved(void);
+void small_stack(void);
+void small_memory(void);
 
 // Ends the process with a message unless the condition holds.
 #define CHECK(condition, ...)                                             \

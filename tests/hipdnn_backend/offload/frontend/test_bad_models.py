@@ -141,6 +141,21 @@ def test_files(tmp_path: Path) -> None:
             load(path)
 
 
+def test_a_name_that_no_file_has() -> None:
+    with pytest.raises(ModelError, match="cannot read .*null") as caught:
+        load("a\0b.onnx")
+    assert caught.value.rule == "model-file"
+
+
+def test_too_little_memory_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("hipdnn_backend.offload.frontend.loading.infer_all", fail)
+    with pytest.raises(ModelError, match="not enough memory"):
+        load(_model(_node("Relu", "x", "y")))
+
+
 @pytest.mark.parametrize(
     ("dims", "reason"),
     [

@@ -1,0 +1,168 @@
+"""A host's forks, signals, directory and locale stay its own, and what it has little of is declined, not died of."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fusilli_plugin.plugin.hosting import (
+    HOST_LIBRARIES,
+    Case,
+    Session,
+    build_plugin,
+    host_sources,
+    python_library,
+)
+
+pytestmark = pytest.mark.iree_cpu
+MakeCase = Callable[[str], Case]
+
+
+# ---- forks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 5, 20, 60, 120, 200])
+def test_a_fork_during_the_first_question(session: Session, case: MakeCase, milliseconds: int) -> None:
+    """The child is served, or told why it is not; it never waits for a thread that it does not have."""
+    said = session.run("fork_first", case("pw_relu").folder, milliseconds)
+    assert re.fullmatch(r"early [01] served [01]\n", said)
+    if milliseconds in (1, 5, 20):
+        assert said.startswith("early 1"), "the question took less time than the test believes"
+
+
+def test_a_thread_that_was_never_in_the_plugin_forks(session: Session, case: MakeCase) -> None:
+    session.run("fork_stranger", case("pw_relu").folder)
+
+
+def test_forks_at_any_moment_from_any_thread(session: Session, case: MakeCase) -> None:
+    assert session.run("fork_storm", case("pw_relu").folder, 60) == "served 60 of 60\n"
+
+
+@pytest.mark.slow
+def test_a_storm_of_forks(session: Session, case: MakeCase) -> None:
+    each = case("pw_relu")
+    assert session.run("fork_storm", each.folder, 200) == "served 200 of 200\n"
+    for milliseconds in range(0, 400, 13):
+        session.run("fork_first", each.folder, milliseconds)
+
+
+# ---- what is the host's ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("milliseconds", [0, 50, 150])
+def test_signal_handlers_that_are_set_meanwhile_stay(session: Session, case: MakeCase, milliseconds: int) -> None:
+    said = session.run("signals", case("pw_relu").folder, milliseconds)
+    assert said == "early 1\n" or milliseconds > 100
+
+
+def test_the_locale_is_never_another(session: Session, case: MakeCase) -> None:
+    session.run("locale", case("pw_relu").folder, LC_ALL="C.UTF-8")
+
+
+def test_the_current_directory_decides_nothing(session: Session, case: MakeCase, tmp_path: Path) -> None:
+    """A library named by a relative path is the one that was there when it was loaded."""
+    decoy = tmp_path / "decoy"
+    relative = session.plugin.relative_to("/")  # hosts of these tests start in /
+    (decoy / relative).parent.mkdir(parents=True)
+    (decoy / "fusilli_plugin").mkdir()
+    (decoy / "fusilli_plugin" / "_boot.py").write_text(f"open({str(decoy / 'taken')!r}, 'w')\n")
+    sidecar = session.plugin.with_suffix(".conf").read_text()
+    (decoy / relative).with_suffix(".conf").write_text(re.sub(r"root *=.*", f"root = {decoy}", sidecar))
+    shutil.copy(session.plugin, decoy / relative)
+    session.run("moved", case("pw_relu").folder, plugin=relative, HOST_CHDIR=str(decoy))
+    assert not (decoy / "taken").exists()
+
+
+@pytest.mark.parametrize("name", ["FUSILLI_PYTHON", "FUSILLI_LIBPYTHON"])
+def test_relative_paths_of_python_are_refused(session: Session, case: MakeCase, name: str) -> None:
+    variables: dict[str, Any] = {name: "./python3"}
+    said = session.run("declined", case("pw_relu").folder, **variables)
+    assert f"./python3, the path of {'Python' if name == 'FUSILLI_PYTHON' else 'libpython'}" in said
+    assert f"is not absolute; set {name}" in said
+
+
+# ---- little of something --------------------------------------------------------------------------------------------
+
+
+def test_python_without_its_library_is_declined(session: Session, case: MakeCase, tmp_path: Path) -> None:
+    """Python itself ends the process then."""
+    library = python_library()
+    for folder in ("bin", "lib"):
+        (tmp_path / "python" / folder).mkdir(parents=True)
+    copy = tmp_path / "python" / "lib" / library.name
+    shutil.copy(library, copy)
+    program = tmp_path / "python" / "bin" / "python3"
+    program.touch()
+    said = session.run("declined", case("pw_relu").folder, FUSILLI_PYTHON=str(program), FUSILLI_LIBPYTHON=str(copy))
+    assert f"the standard library of Python {sys.version_info.major}.{sys.version_info.minor} is not beside" in said
+
+
+@pytest.mark.parametrize("kib", [64, 96, 128, 192, 512])
+def test_threads_with_small_stacks(session: Session, case: MakeCase, kib: int) -> None:
+    said = session.run("small_stack", case("pw_relu").folder, kib)
+    assert said == f"served {int(kib > 160)}\n"
+
+
+@pytest.mark.parametrize("mib", [8, 100, 0])
+def test_a_limit_on_memory(session: Session, case: MakeCase, mib: int) -> None:
+    """numpy's library ends a process in which it gets none for itself and each of its threads."""
+    enough = 1000 + 64 * (os.cpu_count() or 1)
+    assert session.run("small_memory", case("pw_relu").folder, mib or enough) == f"served {int(not mib)}\n"
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Plugin and host program, watched by AddressSanitizer and UndefinedBehaviorSanitizer."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    command = ["cc", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1"]
+    try:
+        subprocess.run(
+            [*command, "-xc", "-", "-o", str(folder / "probe")], input=b"int main(void) { return 0; }", check=True,
+            capture_output=True, timeout=120,
+        )  # fmt: skip
+        subprocess.run([str(folder / "probe")], check=True, capture_output=True, timeout=120)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("there is no cc with sanitizers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", shlex.join(command))
+        plugin = build_plugin(folder / "lib")
+    subprocess.run(
+        [*command, "-std=gnu11", "-o", str(folder / "host"), *host_sources(), *HOST_LIBRARIES], check=True,
+        capture_output=True, timeout=240,
+    )  # fmt: skip
+    return plugin, folder / "host"
+
+
+@pytest.mark.parametrize(
+    ("mode", "number"),
+    [("walk", 0), ("errors", 0), ("nulls", 0), ("threads", 4), ("handles", 0), ("serialized", 5), ("fuzz", 20),
+     ("forked", 0), ("fork_first", 20), ("signals", 50)],
+)  # fmt: skip
+def test_the_shim_under_sanitizers(
+    session: Session, sanitized: tuple[Path, Path], case: MakeCase, mode: str, number: int
+) -> None:
+    watched = Session(*sanitized, session.cache)
+    # Python leaves what it has at the end of a process
+    options: dict[str, Any] = {
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    done = watched.start(mode, case("pw_relu").folder, number, **options)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Sanitizer" not in done.stderr
+    assert "runtime error" not in done.stderr
+
+
+def test_the_library_is_hardened(tmp_path: Path) -> None:
+    data = build_plugin(tmp_path).read_bytes()
+    assert b"__stack_chk_fail" in data
+    assert b"__snprintf_chk" in data or b"__vsnprintf_chk" in data

@@ -1,0 +1,92 @@
+"""What others name steers no terminal and forges no line, wherever it is printed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fusilli_plugin.abi import error_text
+from fusilli_plugin.cli.base import echo, json_text
+from fusilli_plugin.cli.main import cli
+from fusilli_plugin.texts import host_text, json_printable, printable
+from graph_api import DataType, Graph, GraphError, PointwiseMode
+from iree_bridge import Target, reproducer
+from iree_bridge.reproducer import Reproducer
+
+EVIL = "a\x1b[2K\r\nfusilli: all is well\u202e\x9b\x07"
+_CONTROLS = {chr(code) for code in [*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)]} | {"\u202e", "\u2028"}
+
+
+def is_clean(text: str) -> bool:
+    return _CONTROLS.isdisjoint(text) and not any(line.startswith("fusilli: all is well") for line in text.splitlines())
+
+
+def test_each_character_is_escaped_or_prints() -> None:
+    for code in range(sys.maxunicode + 1):
+        assert printable(chr(code), keep="").isprintable()
+
+
+def test_lines_of_a_host_are_not_forged() -> None:
+    assert host_text("one\ntwo\n") == "one\n    two"
+    assert is_clean(host_text(EVIL))
+    assert is_clean(error_text(GraphError("n", "rule", EVIL)).decode())
+    assert b"\0" not in error_text(GraphError("n", "rule", "a\0b"))
+
+
+def test_json_stays_json() -> None:
+    document = {EVIL: [EVIL, "\U000e0001 ☃"]}
+    assert json.loads(json_text(document)) == document
+    assert is_clean(json_text(document))
+    assert json_printable('"\U000e0001"') == '"\\udb40\\udc01"'
+
+
+def test_echo_prints_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    echo(EVIL, "second")
+    assert capsys.readouterr().out.count("\n") == 2
+
+
+def graph_file(folder: Path) -> Path:
+    g = Graph(EVIL, io_data_type=DataType.FLOAT)
+    x = g.tensor(f"x{EVIL}", dim=(2, 3), uid=1)
+    g.pointwise(PointwiseMode.RELU_FWD, x).set_output(True).set_uid(2).set_name(f"y{EVIL}")
+    path = folder / "graph.json"
+    path.write_text(g.validate().to_json())
+    return path
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize(
+    "words",
+    ["run GRAPH --device cpu --check", "compile GRAPH --target cpu -o OUT", "explain GRAPH --device cpu",
+     "inspect GRAPH --target cpu", "run GRAPH --device cpu --inputs OUT", "run GRAPH --device cpu --check --json"],
+)  # fmt: skip
+def test_commands_print_names_of_strangers(tmp_path: Path, words: str) -> None:
+    named = {"GRAPH": str(graph_file(tmp_path)), "OUT": str(tmp_path / "out")}
+    done = CliRunner().invoke(cli, [named.get(word, word) for word in words.split()])
+    assert done.exit_code in (0, 2), done.output
+    assert done.output
+    assert is_clean(done.output)
+
+
+def test_the_log_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    from fusilli_plugin.cli.main import _Printable
+
+    record = logging.LogRecord("fusilli_plugin", logging.WARNING, "", 1, "graph %s", (EVIL,), None)
+    assert is_clean(_Printable("%(name)s: %(message)s").format(record))
+
+
+def test_the_flags_of_a_strangers_reproducer(tmp_path: Path) -> None:
+    failed = Reproducer(
+        name=EVIL, target=Target.parse("cpu"), flags=("--good", "--evil\x1b[2K\x1b[1A"), global_flags=(),
+        graph_json=None, ir="module {}", diagnostics="", versions={"emitter": EVIL},
+    )  # fmt: skip
+    folder = reproducer.save(tmp_path / "failures", failed, keep=1)
+    done = CliRunner().invoke(cli, ["replay", "--show", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert "--evil\\x1b[2K\\x1b[1A" in done.output
+    assert is_clean(done.output)
