@@ -50,8 +50,12 @@ def test_it_knows_every_operation_and_nothing_failed(entries: dict[str, Entry], 
 def test_what_it_calls_declined_is_declined(entries: dict[str, Entry], cases: dict[str, OpCase]) -> None:
     for name in set(entries) & set(cases):
         graph = cases[name].graph()
-        found = {target: expected_outcome(graph, target) for target in entries[name].outcomes}
-        assert entries[name] == entry_of(name, graph, found)
+        outcomes = entries[name].outcomes
+        expected = {target: expected_outcome(graph, target) for target in outcomes}
+        # Compiled and not run, on AMD chips, is said as such.
+        unrun = {target: said for target, said in outcomes.items() if said.startswith("compiled") and target != "cpu"}
+        assert all(expected[target] == "right" for target in unrun), name
+        assert entries[name] == entry_of(name, graph, expected | unrun)
 
 
 # ---- the recorder --------------------------------------------------------------------------------------------------

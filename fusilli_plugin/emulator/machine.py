@@ -111,7 +111,8 @@ class Machine:
             HazardError: the code depends on luck.
             BuildError: the core is not there and cannot be built.
         """
-        arguments = self.memory.allocate(max(kernel.directives["kernarg_size"], 8))
+        # Kernels load whole lines of 64 bytes, in which the segment of arguments is allocated.
+        arguments = self.memory.allocate(max(-(-kernel.directives["kernarg_size"] // 64) * 64, 64))
         self._write_arguments(kernel, arguments, pointers, constants)
         code = self._decoded(kernel)
         counts, events = (ctypes.c_uint64 * len(kernel.code))(), (ctypes.c_uint64 * (len(EVENTS) + 1))()
