@@ -137,7 +137,7 @@ class Machine:
         if status != _RIGHT:
             self._raise(kernel, status, message.value.decode("utf-8", "replace"))
 
-    def _count(self, kernel: Kernel, counts: Sequence[int], events: Sequence[int]) -> None:
+    def _count(self, kernel: Kernel, counts: ctypes.Array[Any], events: ctypes.Array[Any]) -> None:
         for instruction, count in zip(kernel.code, counts, strict=True):
             if count:
                 self.counts[instruction.opcode] += count

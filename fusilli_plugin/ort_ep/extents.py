@@ -350,7 +350,8 @@ class _Trial:
     def _evaluated(self, node: Node, proto: onnx.NodeProto, name: str, known: dict[str, Array | None]) -> Array | None:
         if node.op_type in ("Shape", "Size"):
             shape = self.shapes.get(node.inputs[0])
-            feeds = None if shape is None or None in shape else {node.inputs[0]: np.broadcast_to(np.int8(0), shape)}
+            sizes = None if shape is None or None in shape else [int(size) for size in shape if size is not None]
+            feeds = None if sizes is None else {node.inputs[0]: np.broadcast_to(np.int8(0), sizes)}
         else:
             found = {each: self._value(each, known) for each in node.inputs if each}
             feeds = {each: value for each, value in found.items() if value is not None and value.size <= _SMALL}

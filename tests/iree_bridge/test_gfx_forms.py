@@ -10,9 +10,9 @@ import pytest
 from graph_api import DataType, Graph, ReductionMode, numerics
 from iree_bridge import Target
 from iree_bridge.compiler import compile_code
+from tests.support.gfx_compile_sweep import graphs, outcome
 from tests.support.gfx_emulator.graphs import compile_graph, emulate
 from tests.support.gfx_emulator.launch import Machine
-from tests.support.gfx_sweep import graphs, outcome
 
 pytestmark = pytest.mark.mlir
 

@@ -105,6 +105,7 @@ def test_errors_of_long_sums_are_those_of_a_few_roundings(name: str) -> None:
     assert error <= 4 * EPS, f"{error / EPS:.1f} eps"
     assert all(comparison.ok for comparison in numerics.check(g, pack, results))
     code = next(iter(compile_graph(g, [Device.parse("cpu").target]).codes.values()))
+    assert code.dispatches is not None
     assert code.dispatches <= kernels
 
 

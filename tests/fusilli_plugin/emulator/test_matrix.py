@@ -140,7 +140,7 @@ def test_accumulators_and_constants() -> None:
         "v_mfma_f32_16x16x16_f16 v[100:102], v[2:3], v[4:5], 0",
         "v_mfma_f32_16x16x16_f16 v[100:103], v[2:3], v[4:5], 0 cbsz:1",
         "v_mfma_f32_16x16x16_f16 v[100:103], v[2:3], v[4:5], 0 neg:[1,0,0]",
-        "v_smfmac_f32_16x16x32_f16 v[100:103], v[2:3], v[4:7], v8",
+        "v_smfmac_f32_16x16x32_f16 v[100:103], v[2:3], v[4:7], v8 cbsz:1",
     ],
 )
 def test_other_forms_are_named(text: str) -> None:

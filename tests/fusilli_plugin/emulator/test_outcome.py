@@ -101,12 +101,7 @@ def emulator() -> Emulator:
     return Emulator(Target.parse("gfx942"))
 
 
-# Faults of the compiler that the bridge does not avoid yet: variant `ragged` masks no tail along K.
-_READS_BEHIND = pytest.mark.xfail(raises=AssertionError, reason="variant ragged reads behind its operands")
-_FAULTY = {"1x1 convolution, odd pixels": _READS_BEHIND, "gradient of the filters": _READS_BEHIND}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_FAULTY.get(name, ())) for name in SAMPLE])
+@pytest.mark.parametrize("name", SAMPLE)
 def test_sample_is_right(name: str, emulator: Emulator) -> None:
     outcome = emulator.examine(SAMPLE[name]())
     assert outcome.ok, f"{outcome.verdict}: {outcome.text}"

@@ -710,7 +710,8 @@ def _changed(row: Row) -> wire.WireGraph:
     else:
         node = node.replace(attributes=node.attributes.replace(**row.fields))
     if row.graph in _FREE:
-        made = {getattr(node.attributes, name) for name in type(node.attributes).OUTPUTS}
+        kind: Any = type(node.attributes)
+        made = {getattr(node.attributes, name) for name in kind.OUTPUTS}
         tensors = tuple(t.replace(virtual=True, dims=(), strides=()) if t.uid in made else t for t in tensors)
     return decode_graph(encode_graph(source.replace(nodes=(node,), tensors=tensors)))
 
@@ -721,7 +722,8 @@ def _imported(row: Row) -> Graph:
         return import_graph(source, reading)
     scope = Scope(source, reading)
     (node,) = source.nodes
-    IMPORTERS[type(node.attributes)](scope, node, node.attributes)
+    kind: Any = type(node.attributes)
+    IMPORTERS[kind](scope, node, node.attributes)
     scope.graph.nodes[0].outputs["y"].set_output()
     return scope.graph.validate()
 
@@ -780,7 +782,8 @@ def test_left_bound_beside_a_flag_leaves_in_the_newer_spelling() -> None:
     for flag, alignment in (("causal_mask", _ALIGN.TOP_LEFT), ("causal_mask_bottom_right", _ALIGN.BOTTOM_RIGHT)):
         g = _graph()
         q = g.tensor("q", dim=(1, 1, 4, 8))
-        g.sdpa(q, q, q, diagonal_band_left_bound=1, **{flag: True}).o.set_output()
+        flags: dict[str, Any] = {flag: True}
+        g.sdpa(q, q, q, diagonal_band_left_bound=1, **flags).o.set_output()
         table: Any = export_graph(g).nodes[0].attributes
         assert (table.causal_mask, table.causal_mask_bottom_right) == (False, False)
         assert (table.left_bound, table.right_bound, table.diagonal_alignment) == (1, 0, alignment)

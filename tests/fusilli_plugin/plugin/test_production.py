@@ -45,9 +45,9 @@ def test_a_file_of_rules_bounds_what_is_claimed(session: Session, tmp_path: Path
     assert session.run("applies", tmp_path, 2, FUSILLI_CLAIM=claims).count("yes") == 2
 
 
-@pytest.mark.parametrize(("policy", "answers"), [("off", "nn"), ("fallback", "nn"), ("all", "yy"), ("", "yy")])
+@pytest.mark.parametrize(("policy", "answers"), [("off", "nn"), ("fallback", "yy"), ("all", "yy"), ("", "yy")])
 def test_policies(session: Session, tmp_path: Path, policy: str, answers: str) -> None:
-    """On the CPU the default is everything; on a GPU it depends on the self-test, see test_hip."""
+    """On the CPU the default is everything; on a GPU it depends on the self-test, see test_hip. We are alone here."""
     (tmp_path / "0.bin").write_bytes(CONV)
     (tmp_path / "1.bin").write_bytes(RELU)
     said = session.run("applies", tmp_path, 2, FUSILLI_CLAIM=policy)

@@ -103,7 +103,8 @@ def test_containers_of_pages_are_no_clash_of_batches(tables: str) -> None:
     o, _ = g.sdpa(q, k, v, max_seq_len_kv=None if len(tables) == 1 else 64, other_inputs=pages)
     o.set_output()
     assert g.validate().find(o.name).dims == (17, 32, 1, 128)
-    assert g.nodes[0].unsettled() in ("max_seq_len_kv", "page_table_k", "page_table_v")
+    node: Any = g.nodes[0]
+    assert node.unsettled() in ("max_seq_len_kv", "page_table_k", "page_table_v")
 
 
 def test_pages_without_tables_are_explained() -> None:

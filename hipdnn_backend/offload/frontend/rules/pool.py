@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -104,7 +105,7 @@ def _max_padded(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if dims is None or result is None or type_ is None:
         return None
     window = forward_window(b, dims[2:], b.given["kernel_shape"])
-    plain = {**b.given, "auto_pad": None, "ceil_mode": None, "storage_order": None}
+    plain: dict[str, Any] = {**b.given, "auto_pad": None, "ceil_mode": None, "storage_order": None}
     rest = [""] * (len(node.output) - 1)
     if window.begin == window.end and not _rounds_up(window, dims[2:], result[2:]):
         if all(name in ("kernel_shape", "strides", "pads", "dilations") for name in b.given):

@@ -89,7 +89,7 @@ def test_every_activation_that_is_written_out(op_type: str) -> None:
         each = [name if gate == number % count else ("tanh" if gate else "SIGMOID") for gate in range(count)]
         model, feeds = _recurrence(op_type, "forward", steps=3, activations=each)
         check_rewrite(model, feeds)
-    with pytest.raises(ModelError, match="activations has 'Wave'; known are Affine"):
+    with pytest.raises(ModelError, match="activations is 'Wave'; it may be Affine"):
         prepare(_recurrence(op_type, "forward", activations=["Wave"] * count)[0])
 
 

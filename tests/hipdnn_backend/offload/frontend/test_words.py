@@ -93,7 +93,7 @@ def test_no_such_word(op_type: str, attribute: str, opset: int, inside: bool) ->
     ],
 )
 def test_refusals_name_attribute_and_value(op_type: str, given: dict[str, Any], said: str) -> None:
-    inputs = {"x": np.zeros((1, 4, 4, 4), np.float32)}
+    inputs: dict[str, Any] = {"x": np.zeros((1, 4, 4, 4), np.float32)}
     if op_type == "Pad":
         inputs["pads"] = np.ones(8, np.int64)
     if op_type == "RMSNormalization":
