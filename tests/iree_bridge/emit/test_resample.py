@@ -51,4 +51,4 @@ def test_an_average_divides_by_what_each_window_holds() -> None:
 def test_two_dispatches(mode: ResampleMode, layout: str) -> None:
     """The padding and the pool: padding as a part of the pool's kernel was compiled wrongly for some pools."""
     graph = pool_graph((2, 16, 16, 16), mode, dtype=DataType.HALF, layout=layout, window=3, stride=2, padding=1)
-    assert inspect_graph(graph, GFX).dispatches <= 2
+    assert inspect_graph(graph, GFX).dispatches in (1, 2)

@@ -110,7 +110,8 @@ def _max_padded(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if window.begin == window.end and not _rounds_up(window, dims[2:], result[2:]):
         if all(name in ("kernel_shape", "strides", "pads", "dilations") for name in b.given):
             return None
-        return [b.op("MaxPool", node.input[0], **plain | {"pads": [*window.begin, *window.end]}), *rest]
+        plain["pads"] = [*window.begin, *window.end]
+        return [b.op("MaxPool", node.input[0], **plain), *rest]
     lowest = np.iinfo(type_.dtype).min if type_.dtype.kind in "iu" else -np.inf
     end = [
         max((count - 1) * stride + extent - size - begin, 0)
@@ -120,7 +121,8 @@ def _max_padded(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     ]
     pads = b.constant([0, 0, *window.begin, 0, 0, *end])
     x = b.op("Pad", node.input[0], pads, b.like(node.input[0], lowest))
-    return [b.op("MaxPool", x, **plain | {"pads": None}), *rest]
+    plain["pads"] = None
+    return [b.op("MaxPool", x, **plain), *rest]
 
 
 def _rounds_up(window: Window, sizes: Sequence[int], result: Sequence[int]) -> bool:
