@@ -1,4 +1,4 @@
-"""Faults of generated AMD code that its assembly shows: barriers that not all waves of a workgroup reach.
+"""Faults of generated AMD code that its assembly shows: barriers that not all waves reach, and kernels without an end.
 
 The compiler lays a loop of loads out over the waves; where their number does not divide it, some waves run it once more
 than others, and where the loop holds a barrier, one of them waits alone and the others read too early. A barrier with
@@ -15,6 +15,7 @@ from typing import Final
 __all__ = ["endless_kernels", "split_barriers"]
 
 _LABEL: Final = re.compile(r"^'?\"?([\w$.]+)'?\"?:")
+_DECLARED: Final = re.compile(r"^\s*\.amdhsa_kernel (\S+)", re.MULTILINE)
 _INSTRUCTION: Final = re.compile(r"^\s+([a-z]\w*)\s*([^;]*)")
 _SCALARS: Final = re.compile(r"\bs\[(\d+):(\d+)\]|\bs(\d+)\b|\b(scc)\b")
 _KEEPS_SCC: Final = re.compile(r"s_(mov|cmov|mul|load|nop|getpc|bitset|sext|pack|cselect|brev)")
@@ -35,18 +36,21 @@ class _Block:
 
 def split_barriers(text: str) -> list[str]:
     """The names of the kernels, in AMD assembly, with a barrier that depends on a branch on the number of the wave."""
-    return [name for name, lines in _kernels(text) if _splits(_blocks(lines))]
+    return [
+        name
+        for name, lines in _kernels(text)
+        if any(line.strip().startswith("s_barrier") for line in lines) and _splits(_blocks(lines))
+    ]
 
 
 def endless_kernels(text: str) -> list[str]:
     """The names of the kernels, in AMD assembly, that do not end: the compiler took all of it for unreachable."""
-    found: list[str] = []
-    for name in re.findall(r"^\s*\.amdhsa_kernel (\S+)", text, re.MULTILINE):
-        begin = re.search(rf"^'?\"?{re.escape(name)}'?\"?:", text, re.MULTILINE)
-        code = text[begin.end() :].partition(".amdhsa_kernel")[0] if begin else ""
-        if not re.search(r"^\s+s_endpgm\b", code, re.MULTILINE):
-            found.append(name)
-    return found
+    kernels = set(_DECLARED.findall(text))
+    return [
+        name
+        for name, lines in _kernels(text)
+        if name in kernels and not any(line.strip().startswith("s_endpgm") for line in lines)
+    ]
 
 
 def _kernels(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -56,7 +60,7 @@ def _kernels(text: str) -> Iterator[tuple[str, list[str]]]:
         if label is None or label[1].startswith((".L", ".l")):
             lines.append(line)
             continue
-        if name and any(line.strip().startswith("s_barrier") for line in lines):
+        if name:
             yield name, lines
         name, lines = label[1], []
 

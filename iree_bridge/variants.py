@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from graph_api import DataType, Graph, Node
+from graph_api import DataType, Graph, Node, TensorAttr
+from graph_api.layout import stride_order
 from graph_api.ops.conv import ConvNode
 from graph_api.ops.custom_op import CustomOpNode
 from graph_api.ops.matmul import batch_factors
 from iree_bridge.target import Target
 
-__all__ = ["FUSED_PADDING", "Variant", "choose", "variants"]
+__all__ = ["FUSED_PADDING", "Variant", "choose", "is_channels_last", "variants"]
 
 
 class Variant(NamedTuple):
@@ -134,12 +135,17 @@ def _is_mixed(node: Node) -> bool:
     window = node.inputs["w"].dims[2:]
     image = node.inputs["x" if node.op == "conv_fprop" else "dy"]
     point = all(size == 1 for size in window)
-    last = not point and node.groups > 1 and image.strides[1] == 1 and image.dims[1] > 1
+    last = not point and node.groups > 1 and is_channels_last(image)
     if node.op == "conv_dgrad":
         rows = [-(-size // stride) for size, stride in zip(node.outputs["dx"].dims[2:], a.stride, strict=True)]
         return _is_spread(node) or last or (not point and 1 in rows)
     met = zip(node.outputs["y"].dims[2:], window, image.dims[2:], strict=True)
     return last or (not point and any(size == 1 < max(positions, rows) for size, positions, rows in met))
+
+
+def is_channels_last(tensor: TensorAttr) -> bool:
+    """Whether the channels of an image, or of filters, lie next to each other."""
+    return stride_order(tensor.dims, tensor.strides)[-1] == 1 and tensor.dims[1] > 1
 
 
 def _spreads(graph: Graph) -> bool:

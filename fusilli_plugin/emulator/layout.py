@@ -30,7 +30,7 @@ class Flag:
 
     NEGATIVE, ABSOLUTE, SIGN_EXTENDED = 1, 2, 4
     CLAMP, KEEP_HIGH, RESULT_HIGH, ZERO_INVALID, OFFSET_ENABLED, TO_LDS, SIGNED, D16 = (1 << n for n in range(8))
-    HIGH, TWICE, QUARTER_FOLD, RETURNS, FLOATS, INDEX_ENABLED = (1 << n for n in range(8, 14))
+    HIGH, TWICE, SPARSE, RETURNS, SCALED = (1 << n for n in range(8, 13))
 
 
 class Operand(ctypes.Structure):
@@ -104,7 +104,6 @@ class KernelLayout(ctypes.Structure):
         ("limit", ctypes.c_int64),
         ("counts", ctypes.POINTER(ctypes.c_uint64)),
         ("events", ctypes.POINTER(ctypes.c_uint64)),
-        ("names", ctypes.c_void_p),
         ("message", ctypes.c_char_p),
         ("message_size", ctypes.c_uint32),
     )

@@ -71,7 +71,7 @@ def _sparse(match: re.Match[str], instruction: Instruction, decoded: Decoded, ch
     decoded.source[0] = _matrix_operand(a, each * _BITS[left] // 64)
     decoded.source[1] = _matrix_operand(b, each * _BITS[right] // 32)
     decoded.source[3] = _matrix_operand(index, 1)
-    decoded.flags |= Flag.QUARTER_FOLD
+    decoded.flags |= Flag.SPARSE
     # An element takes two bits of the index; which part of the register, `abid` says.
     decoded.op_sel = int(instruction.modifiers.get("abid", "0")) * each
 
@@ -86,7 +86,7 @@ def _f8f6f4(match: re.Match[str], instruction: Instruction, decoded: Decoded) ->
     _fill(plain, decoded, 0, int(match[2]), int(match[4]), left, right)
     if not match[1]:
         return
-    decoded.flags |= Flag.TWICE
+    decoded.flags |= Flag.SCALED
     for place, text in enumerate(operands[4:6]):
         decoded.source[3 + place] = _matrix_operand(text, 1)
     decoded.sources = 5

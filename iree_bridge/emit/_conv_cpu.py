@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from graph_api import DataType, TensorAttr
-from graph_api.layout import stride_order
+from graph_api import DataType
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode
 from iree_bridge.emit._conv_depthwise import depthwise
 from iree_bridge.emit._conv_frame import cropped, met
@@ -28,6 +27,7 @@ from iree_bridge.emit._linalg import Operand, generic
 from iree_bridge.emit._products_cpu import by_columns, by_panels, kernel_of
 from iree_bridge.emitter import Emitter, Value
 from iree_bridge.types import builtin_tensor
+from iree_bridge.variants import is_channels_last
 
 __all__ = ["forward"]
 
@@ -45,21 +45,17 @@ def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None
     """
     if e.target.is_gpu or (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
         return None
-    is_last = _is_channels_last(node.inputs["x"])
+    is_last = is_channels_last(node.inputs["x"])
     if node.groups == 1:
         if w.dims[0] < _FEW and max(node.attributes.stride) == 1 and math.prod(w.dims[2:]) > 1:
             return None
         # y may be virtual; a result of the graph has the layout in which the product is to be written.
         result = next((t for t in e.graph.arguments().outputs if t.rank == len(x.dims)), node.inputs["x"])
-        form = _channels_last if _is_channels_last(result) else _channels_first
+        form = _channels_last if is_channels_last(result) else _channels_first
         return form(e, _Conv.of(node.attributes, x, w, is_last=is_last), x, w)
     if node.groups == x.dims[1] == w.dims[0]:
         return depthwise(e, node.attributes, x, w, is_last=is_last)
     return None
-
-
-def _is_channels_last(tensor: TensorAttr) -> bool:
-    return stride_order(tensor.dims, tensor.strides)[-1] == 1 and tensor.dims[1] > 1
 
 
 @dataclass(frozen=True)

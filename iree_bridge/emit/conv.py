@@ -14,8 +14,9 @@ from iree_bridge.emit._conv_thin import in_two_channels, without_thin_axes
 from iree_bridge.emit._products_cpu import as_computed
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import carried
+from iree_bridge.variants import is_channels_last
 
-__all__ = ["conv_fprop", "convolution", "is_channels_last", "operand_type", "operands"]
+__all__ = ["conv_fprop", "convolution", "operand_type", "operands"]
 
 
 @rule("conv_fprop")
@@ -49,11 +50,6 @@ def _as_the_image(e: Emitter, node: ConvFpropNode, w: Value) -> Value:
     rank = len(w.dims)
     moved = e.barrier(e.permute(w, (0, *range(2, rank), 1)))
     return e.permute(moved, (0, rank - 1, *range(1, rank - 1)))
-
-
-def is_channels_last(tensor: TensorAttr) -> bool:
-    """Whether the channels of an image or of filters lie side by side, behind spatial dims."""
-    return tensor.dims[1] > 1 and tensor.strides[1] == 1 and any(size > 1 for size in tensor.dims[2:])
 
 
 def operands(e: Emitter, node: ConvNode, first: str, second: str) -> tuple[Value, Value]:

@@ -649,7 +649,7 @@ def test_a_crash_among_the_forms_is_not_remembered(
     assert len(compiles) == 4
 
 
-@pytest.mark.parametrize("fault", ["split_barriers", "padding"])
+@pytest.mark.parametrize("fault", ["split_barriers", "endless_kernels", "padding"])
 def test_code_that_is_known_to_be_wrong_is_no_result(
     fault: str, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -661,7 +661,7 @@ def test_code_that_is_known_to_be_wrong_is_no_result(
             return reply
         if fault == "padding":
             return dataclasses.replace(reply, payload=reply.payload + b"main$async_dispatch_0.kd")
-        reply.header["split_barriers"] = ["kernel"]
+        reply.header[fault] = ["kernel"]
         return reply
 
     monkeypatch.setattr(compiler, "_ask", ask)

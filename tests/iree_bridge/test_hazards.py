@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iree_bridge.hazards import split_barriers
+from iree_bridge.hazards import endless_kernels, split_barriers
 
 HEAD = "kernel:\n\tv_lshrrev_b32_e32 v1, 6, v0\n\tv_readfirstlane_b32 s16, v1\n"
 END = "\tds_read_b64 v[2:3], v1\n\ts_endpgm\nend_of_kernel:\n"
@@ -58,3 +58,11 @@ def test_other_barriers(body: str) -> None:
 def test_a_barrier_at_the_end_does_no_harm() -> None:
     text = f"{HEAD}\ts_cbranch_execz .LBB0_6\n\ts_barrier\n.LBB0_6:\n\ts_endpgm\nend_of_kernel:\n"
     assert split_barriers(text) == []
+
+
+def test_a_kernel_without_an_end() -> None:
+    """What the compiler takes for unreachable has no code: it runs into whatever lies behind."""
+    declared = "\t.amdhsa_kernel kernel\n\t.end_amdhsa_kernel\n"
+    empty = "kernel:\n\ts_branch .LBB0_0\n\t.p2align 8\n.LBB0_0:\n.Lfunc_end0:\n"
+    assert endless_kernels(empty + declared) == ["kernel"]
+    assert endless_kernels(HEAD + END + declared) == []

@@ -230,10 +230,11 @@ def mutated(source: random.Random, data: bytes) -> bytes:
         return _archive(source, data)
     if data[:1] == b"{" and source.random() < 0.5:
         return _document(source, data)
-    return _bytes(source, data)
+    return changed_bytes(source, data)
 
 
-def _bytes(source: random.Random, data: bytes) -> bytes:
+def changed_bytes(source: random.Random, data: bytes) -> bytes:
+    """A few bytes changed, copied, cut out or cut off."""
     out = bytearray(data)
     for _ in range(source.randint(1, 5)):
         if not out:
@@ -261,7 +262,7 @@ def _document(source: random.Random, data: bytes) -> bytes:
     try:
         document = json.loads(data)
     except ValueError:
-        return _bytes(source, data)
+        return changed_bytes(source, data)
     for _ in range(source.randint(1, 3)):
         places = list(_places(document))
         holder, key = source.choice(places) if places else ([document], 0)
@@ -280,7 +281,7 @@ def _document(source: random.Random, data: bytes) -> bytes:
     try:
         return json.dumps(document).encode()
     except (ValueError, RecursionError):  # a value that holds itself
-        return _bytes(source, data)
+        return changed_bytes(source, data)
 
 
 def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
@@ -296,7 +297,7 @@ def _archive(source: random.Random, data: bytes) -> bytes:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = [(info.filename, archive.read(info)) for info in archive.infolist()]
     except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OSError):
-        return _bytes(source, data)
+        return changed_bytes(source, data)
     at = 0 if source.random() < 0.7 else source.randrange(len(members))
     name, old = members[at]
     members[at] = (name if source.random() < 0.9 else source.choice(("../x", "a", name * 2)), mutated(source, old))

@@ -3,7 +3,8 @@
     python -m tests.support.gfx_sweep --target gfx942 --seeds 0:5000 --jobs 2 --out sweep.jsonl [--budget SECONDS]
 
 Each line of the file is one graph: seed, target, family, outcome, text, seconds. Seeds that the file has are left out,
-so a sweep that was stopped goes on. With ``--device cuda:0`` the graphs run there instead.
+so a sweep that was stopped goes on. With ``--device cuda:0`` the graphs run there instead, with ``--compile-only`` they
+are only compiled, and the text is the form that it took.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 from fusilli_plugin.emulator import Emulator
 from graph_api import FusilliError, Graph, numerics
 from iree_bridge import Target, build, support
+from iree_bridge.compiler import compile_code
 from tests.cases import Pack, all_cases
 from tests.support import gfx_graphs
 from tests.support.outcomes import case_id
@@ -34,14 +36,18 @@ class Job(NamedTuple):
 
     seed: int | str
     target: str
-    device: str | None
+    device: str | None = None
+    compile_only: bool = False
 
 
 def examine(job: Job) -> dict[str, Any]:
     """What becomes of a graph: a verdict of the emulator; ``wraps`` if it is right only where offsets wrap."""
     begin = time.perf_counter()
     graph, pack = _made(job)
-    outcome, text = _run_on(graph, pack, job.device) if job.device else _emulated(graph, pack, job.target)
+    if job.device:
+        outcome, text = _run_on(graph, pack, job.device)
+    else:
+        outcome, text = (_compiled if job.compile_only else _emulated)(graph, pack, job.target)
     seconds = round(time.perf_counter() - begin, 2)
     return {"seed": job.seed, "target": job.device or job.target, "graph": graph.name if isinstance(job.seed, int)
             else job.seed, "outcome": outcome, "text": text[:400], "seconds": seconds}  # fmt: skip
@@ -54,6 +60,16 @@ def _made(job: Job) -> tuple[Graph, Pack]:
     case = next(case for family, case in all_cases() if case_id(family, case) == job.seed)
     graph = case.graph()
     return graph, case.pack(graph)
+
+
+def _compiled(graph: Graph, _pack: Pack, target: str) -> tuple[str, str]:
+    answer = support(graph, Target.parse(target))
+    if not answer.ok:
+        return f"declined: {answer.rule}", str(answer)
+    try:
+        return "right", compile_code(graph, Target.parse(target)).form
+    except FusilliError as error:
+        return "failed", str(error)
 
 
 def _emulated(graph: Graph, pack: Pack, target: str) -> tuple[str, str]:
@@ -113,6 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--target", default="gfx942")
     parser.add_argument("--device")
+    parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--seeds", default="0:100", help="FIRST:END, numbers separated by commas, or tables: all cases")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, required=True)
@@ -121,7 +138,11 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("FUSILLI_COMPILE_WORKERS", "1")
     os.environ.setdefault("FUSILLI_COMPILE_TIMEOUT", "120")
     done = _done(options.out)
-    jobs = [Job(seed, options.target, options.device) for seed in _seeds(options.seeds) if seed not in done]
+    jobs = [
+        Job(seed, options.target, options.device, options.compile_only)
+        for seed in _seeds(options.seeds)
+        if seed not in done
+    ]
     counts: Counter[str] = Counter()
     begin = time.perf_counter()
     with options.out.open("a", encoding="utf-8") as out:

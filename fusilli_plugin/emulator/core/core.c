@@ -577,16 +577,16 @@ static void small_floats(wave *w, const instruction *n) {
 
 enum {
   H_VECTOR, H_PACKED, H_MIXED, H_CARRY, H_WIDE_MAD, H_SELECT, H_DIV_SCALE, H_DIV_FMAS, H_MOVE_PAIR, H_FIRST_LANE,
-  H_READ_LANE, H_WRITE_LANE, H_SWAP, H_SMALL, H_MATRIX, H_SCALAR, H_CARRY_SCALAR, H_BRANCH, H_END, H_BARRIER, H_WAIT,
+  H_READ_LANE, H_WRITE_LANE, H_SWAP, H_SMALL, H_MATRIX, H_SCALAR, H_BRANCH, H_END, H_BARRIER, H_WAIT,
   H_NOTHING, H_INDEX_ON, H_INDEX_OFF, H_MODE, H_LOAD_SCALAR, H_FAR, H_BUFFER, H_PRIVATE, H_LOCAL, H_PERMUTE, H_SWIZZLE,
-  H_LOCAL_TRANSPOSED, H_LOCAL_ATOMIC, H_FAR_ATOMIC, H_BUFFER_ATOMIC, H_EXCHANGE, H_COUNT_LANES, H_PC, H_PUSH_LANE,
+  H_LOCAL_TRANSPOSED, H_LOCAL_ATOMIC, H_FAR_ATOMIC, H_BUFFER_ATOMIC, H_EXCHANGE, H_PC,
   H_BUFFER_SCALAR, H_MBCNT
 };
 static const char *const handler_names[] = {
     "vector", "packed", "mixed", "carry", "wide_mad", "select", "div_scale", "div_fmas", "move_pair", "first_lane",
-    "read_lane", "write_lane", "swap", "small", "matrix", "scalar", "carry_scalar", "branch", "end", "barrier", "wait",
+    "read_lane", "write_lane", "swap", "small", "matrix", "scalar", "branch", "end", "barrier", "wait",
     "nothing", "index_on", "index_off", "mode", "load_scalar", "far", "buffer", "private", "local", "permute", "swizzle",
-    "local_transposed", "local_atomic", "far_atomic", "buffer_atomic", "exchange", "count_lanes", "pc", "push_lane",
+    "local_transposed", "local_atomic", "far_atomic", "buffer_atomic", "exchange", "pc",
     "buffer_scalar", "mbcnt"};
 int emulator_handlers(void) { return COUNT(handler_names); }
 const char *emulator_handler(int n) { return handler_names[n]; }

@@ -18,7 +18,7 @@ typedef struct {
 // What an instruction is made of besides its operands.
 enum {
   CLAMP = 1, KEEP_HIGH = 2, RESULT_HIGH = 4, ZERO_INVALID = 8, OFFSET_ENABLED = 16, TO_LDS = 32, SIGNED = 64, D16 = 128,
-  HIGH = 256, TWICE = 512, QUARTER_FOLD = 1024, RETURNS = 2048, FLOATS = 4096, INDEX_ENABLED = 8192
+  HIGH = 256, TWICE = 512, SPARSE = 1024, RETURNS = 2048, SCALED = 4096
 };
 
 typedef struct {
@@ -50,7 +50,6 @@ typedef struct {
   int64_t limit;     // instructions of a wave
   uint64_t *counts;  // of each instruction
   uint64_t *events;  // see below
-  const char *const *names;
   char *message;
   uint32_t message_size;
 } kernel;

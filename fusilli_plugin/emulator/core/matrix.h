@@ -39,13 +39,12 @@ static double element(const wave *w, uint32_t first, int l, uint32_t number, int
 }
 
 // Where the result (row i, column j) of block b lies: its lane, and which of the lane's results it is.
-static void result_place(int m, int blocks, int kind, int b, int i, int j, int *lane, int *number) {
+static void result_place(int m, int kind, int b, int i, int j, int *lane, int *number) {
   if (kind == R_F64 && m == 16) *lane = j + 16 * (i % 4), *number = i / 4;
   else if (kind == R_F64) *lane = j + 4 * b + 16 * i, *number = 0;  // 4x4x4, 4 blocks
   else if (m == 32) *lane = j + 32 * (i / 4 % 2), *number = 4 * (i / 8) + i % 4 + 16 * b;
   else if (m == 16) *lane = j + 16 * (i / 4), *number = i % 4 + 4 * b;
   else *lane = j + 4 * b, *number = i;
-  (void)blocks;
 }
 
 // Power of two that a scale stands for (E8M0), by which a group of 32 values of a lane is multiplied.
@@ -61,15 +60,14 @@ static int multiply(context *c, const instruction *n) {
   int m = n->numbers[0], k = n->numbers[1], blocks = n->numbers[2], kind = n->numbers[5];
   int each = k * m * blocks / LANES, lanes_of_k = m * blocks;
   UNMODELLED_IF(each < 1 || m * k * blocks > 16 * 1024, "a matrix instruction of %d x %d, %d blocks", m, k, blocks);
-  int is_f64_4 = kind == R_F64 && m == 4;
   for (int l = 0; l < LANES; l++) {
     int row = l % m, block = l / m % blocks, k0 = l / lanes_of_k * each;
     double sa = 1, sb = 1;
-    if (n->flags & TWICE) {  // scaled
+    if (n->flags & SCALED) {  // scaled
       sa = scale_of(w, &n->source[3], l, (n->op_sel & 1) | (n->op_sel_hi & 1) << 1);
       sb = scale_of(w, &n->source[4], l, (n->op_sel >> 1 & 1) | (n->op_sel_hi >> 1 & 1) << 1);
     }
-    if (n->flags & QUARTER_FOLD) {  // sparse: of each four elements of A two are there, at places that an index names
+    if (n->flags & SPARSE) {  // sparse: of each four elements of A two are there, at places that an index names
       uint32_t places = w->v[n->source[3].index][l] >> n->op_sel;
       for (int e = 0; e < each; e++) {
         a[(block * m + row) * k + k0 + e] = 0;
@@ -81,11 +79,10 @@ static int multiply(context *c, const instruction *n) {
     }
     for (int e = 0; e < each; e++) {
       double x = element(w, n->source[0].index, l, (uint32_t)e, n->numbers[3]), y = element(w, n->source[1].index, l, (uint32_t)e, n->numbers[4]);
-      a[(block * m + row) * k + k0 + e] = n->flags & TWICE ? x * sa : x;
-      b[(block * m + row) * k + k0 + e] = n->flags & TWICE ? y * sb : y;
+      a[(block * m + row) * k + k0 + e] = n->flags & SCALED ? x * sa : x;
+      b[(block * m + row) * k + k0 + e] = n->flags & SCALED ? y * sb : y;
     }
   }
-  (void)is_f64_4;
   int words = kind == R_F64 ? 2 : 1, count = m * m * blocks / LANES;
   uint32_t out[64][LANES];
   UNMODELLED_IF(count * words > 64, "a matrix instruction with %d results a lane", count);
@@ -95,7 +92,7 @@ static int multiply(context *c, const instruction *n) {
       for (int j = 0; j < m; j++) {
         const double *x = &a[(block * m + i) * k], *y = &b[(block * m + j) * k];
         int l, at;
-        result_place(m, blocks, kind, block, i, j, &l, &at);
+        result_place(m, kind, block, i, j, &l, &at);
         double total = 0;
         for (int e = 0; e < k; e++) total += x[e] * y[e];
         if (kind == R_F32) {

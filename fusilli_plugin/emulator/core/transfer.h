@@ -131,7 +131,6 @@ static int transfer_local(context *c, const instruction *n) {
     for (int l = 0; l < LANES; l++) {
       if (!(w->exec >> l & 1)) continue;
       uint32_t address = copy[l] + offset;
-      HAZARD_IF(size > 4 && address % (size == 8 ? 8 : 16) && n->numbers[4], "LDS address %u is not aligned for %u bytes", address, size);
       int status = n->numbers[2] ? note_read(c, address, size) : note_write(c, address, size);
       if (status) return status;
       if (n->numbers[2]) {
@@ -249,9 +248,8 @@ static int private_place(context *c, int64_t offset, uint32_t size, int l, uint8
   return RIGHT;
 }
 
-static int to_lds(context *c, const instruction *n, const access *where, uint8_t data[LANES][16], uint64_t mask, uint32_t size) {
+static int to_lds(context *c, const instruction *n, uint8_t data[LANES][16], uint64_t mask, uint32_t size) {
   wave *w = c->w;
-  (void)where;
   UNMODELLED_IF(w->deferred_count == MAX_DEFERRED, "more than %d loads into LDS at a time", MAX_DEFERRED);
   lds_write *d = &w->deferred[w->deferred_count++];
   *d = (lds_write){.mask = mask, .sequence = w->far_issued + 1, .size = size < 4 ? 4 : size};
@@ -321,7 +319,7 @@ static int transfer(context *c, const instruction *n, int kind) {
     else if (where.last) status = write_far(c, where.address, where.last, data[l]);
     if (status) return status;
   }
-  if (n->flags & TO_LDS) return to_lds(c, n, 0, data, w->exec, size);
+  if (n->flags & TO_LDS) return to_lds(c, n, data, w->exec, size);
   if (n->numbers[2])
     for (int l = 0; l < LANES; l++)
       if (w->exec >> l & 1) give(w, n, n->result[0].index, l, size, data[l]);

@@ -35,32 +35,11 @@ from hipdnn_backend.wire import (
 )
 from iree_bridge import Options
 from tests.cases import all_cases
+from tests.support.fuzz import changed_bytes
 
 GRAPHS = Path(__file__).resolve().parents[2] / "data" / "hipdnn_graphs"
 SECONDS = 1.0  # per input; a busy machine is slow, a loop that does not end is slower
 ODD = (-(2**63), -1, 0, 1, 2, 3, 5, 7, 8, 16, 64, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1)
-
-
-def _mutated(source: random.Random, data: bytes) -> bytes:
-    """A few bytes changed, copied, cut out or cut off."""
-    out = bytearray(data)
-    for _ in range(source.randint(1, 6)):
-        at, size = source.randrange(len(out)), source.choice((1, 1, 1, 2, 4, 8))
-        match source.randrange(5):
-            case 0:
-                out[at] ^= 1 << source.randrange(8)
-            case 1:
-                out[at : at + size] = source.randbytes(size)
-            case 2:
-                out[at : at + size] = source.choice((b"\0", b"\xff", b"\x7f")) * size
-            case 3:
-                other = source.randrange(len(out))
-                out[at : at + size] = out[other : other + size]
-            case _:
-                del out[at : at + size]
-        if len(out) < 8:
-            return bytes(out)
-    return bytes(out)
 
 
 @cache
@@ -159,7 +138,7 @@ def _fuzz(make: Callable[[random.Random], bytes], count: int, seed: int) -> None
 
 
 def _damaged(source: random.Random) -> bytes:
-    return _mutated(source, source.choice(_bytes()))
+    return changed_bytes(source, source.choice(_bytes()))
 
 
 def _odd(source: random.Random) -> bytes:
@@ -197,7 +176,7 @@ def test_damaged_configs_are_read_or_refused() -> None:
     outcomes = {True: 0, False: 0}
     for _ in range(10_000):
         try:
-            settings_of(decode_engine_config(_mutated(source, original)), engine.target)
+            settings_of(decode_engine_config(changed_bytes(source, original)), engine.target)
             outcomes[True] += 1
         except (WireError, FusilliError):
             outcomes[False] += 1
@@ -237,9 +216,9 @@ def _fuzz_plans(count: int, seed: int) -> None:
             case 0:
                 plan = _forged(source, payload)
             case 1:
-                plan = seal(_mutated(source, unseal(payload)))
+                plan = seal(changed_bytes(source, unseal(payload)))
             case _:
-                plan = _mutated(source, payload)
+                plan = changed_bytes(source, payload)
         start = time.perf_counter()
         try:
             engine.restore(plan).close()
