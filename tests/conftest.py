@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Forget the caller's settings before any test module is imported."""
     for name in [name for name in os.environ if name.startswith(_PREFIX)]:
         del os.environ[name]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As shells start what runs in the background; tests of interrupts would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     recorded = config.getoption("--cpuinfo")
     if recorded is not None:
         from tests.support.processors import run_as_on
