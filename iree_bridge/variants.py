@@ -46,7 +46,8 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     cannot, a kernel that does nothing but pad is made, and that one is compiled wrongly (``docs/upstream``). So only
     graphs whose padding is all taken in are compiled like that. The tiles of matrix instructions fail on some shapes,
     or need more local memory than there is, so there are forms without them behind it. Loads always go through buffer
-    instructions: without them, the tail of a tile is not masked.
+    instructions: without them, the tail of a tile is not masked. Loops keep their counters: reduced in strength, they
+    start at a negative offset, and the instruction adds what is missing.
 
     CUDA: the pipelines that use tensor cores made some float16 products and convolutions wrong on a real GPU
     (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
@@ -56,8 +57,10 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     unless views are moved.
     """
     found = tuple(form.variant for form in _FORMS[target.backend] if form.applies(graph, target))
-    if target.backend == "rocm" and _convolves(graph, target):
-        return tuple(it._replace(flags=(*it.flags, *_NO_SPLIT_SUMS)) for it in found)
+    if target.backend == "rocm":
+        found = tuple(it._replace(global_flags=_NO_NEGATIVE_STARTS) for it in found)
+        if _convolves(graph, target):
+            found = tuple(it._replace(flags=(*it.flags, *_NO_SPLIT_SUMS)) for it in found)
     return found
 
 
@@ -189,6 +192,7 @@ _JOINED: Final = ("--iree-dispatch-creation-propagate-collapse-across-expands",)
 _NO_PRODUCT_TILES: Final = ("--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=false",)
 _NO_CONVOLUTION_TILES: Final = ("--iree-codegen-llvmgpu-use-igemm=false",)
 _NO_SPLIT_SUMS: Final = ("--iree-dispatch-creation-enable-split-reduction=false",)
+_NO_NEGATIVE_STARTS: Final = ("--disable-lsr",)
 _NO_TENSOR_CORES: Final = _NO_PRODUCT_TILES + _NO_CONVOLUTION_TILES
 _NO_VECTOR_DISTRIBUTION: Final = ("--iree-codegen-llvmgpu-use-vector-distribution=false",)
 _FORMS: Final[dict[str, tuple[_Form, ...]]] = {

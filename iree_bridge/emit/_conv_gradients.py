@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from graph_api.ops.conv import ConvAttributes, ConvDgradNode, ConvWgradNode
 from iree_bridge.emit._conv_frame import cropped
 from iree_bridge.emit._linalg import Code, Operand, element_type, generic
-from iree_bridge.emit.conv import convolution, operands
+from iree_bridge.emit.conv import convolution, in_mirror, operands
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import builtin_tensor
 
@@ -154,7 +154,10 @@ class _PositionCode(Code):
         last = least + axis.stride * (axis.taps - 1)
         most = last + len(axis.phases) - 1
         place = self.op("addi", self.constant(last), self.loop(phase))
-        place = self.op("subi", place, self.scale(self.loop(tap), axis.stride))
+        if least < 0:
+            place = self.op("subi", place, self.scale(self.loop(tap), axis.stride))
+        else:
+            place = self.lowered(place, self.loop(tap), axis.stride, most)
         if axis.unit > 1:
             rest = self.op("remsi", place, self.constant(axis.unit))
             self.require(f"arith.cmpi eq, {rest}, {self.constant(0)} : index")
@@ -166,7 +169,7 @@ class _PositionCode(Code):
         if most >= axis.window:
             self.require(f"arith.cmpi slt, {place}, {self.constant(axis.window)} : index")
             place = self.op("minsi", place, self.constant(axis.window - 1))
-        return self.op("subi", self.constant(axis.window - 1), place) if mirrored else place
+        return self.lowered(self.constant(axis.window - 1), place, 1, axis.window - 1) if mirrored else place
 
     def require(self, condition: str) -> None:
         """Makes ``condition`` part of ``inside``."""
@@ -214,9 +217,6 @@ def conv_wgrad(e: Emitter, node: ConvWgradNode) -> None:
     )
     result = convolution(e, forward, image, kernel, groups, node.compute)
     result = e.permute(result, (1, 0, *(i + 2 for i in spatial)))
-    e.write(node, "dw", _flip(e, result, [i + 2 for i in spatial] if a.is_mirrored else []))
-
-
-def _flip(e: Emitter, value: Value, axes: Sequence[int]) -> Value:
-    axes = [axis for axis in axes if value.dims[axis] > 1]
-    return e.op("aten.flip", value.dims, value.dtype, value, axes) if axes else value
+    if a.is_mirrored:
+        result = in_mirror(e, result)
+    e.write(node, "dw", result)

@@ -72,7 +72,11 @@ def _rows_met(e: Emitter, a: ConvAttributes, w: Value, axis: int, count: int) ->
     dims = tuple(count if i == axis + 2 else dim for i, dim in enumerate(w.dims))
     source, made, element = builtin_tensor(w.dims, w.dtype), builtin_tensor(dims, w.dtype), element_type(w.dtype)
     code = Code()
-    place = code.op("subi", code.constant(a.pre_padding[axis]), code.scale(code.loop(axis + 2), a.stride[axis]))
+    first, row, stride = a.pre_padding[axis], code.loop(axis + 2), a.stride[axis]
+    if first < stride * (count - 1):
+        place = code.op("subi", code.constant(first), code.scale(row, stride))
+    else:
+        place = code.lowered(code.constant(first), row, stride, first)
     conditions = [f"sge, {place}, {code.constant(0)}"]
     if a.dilation[axis] > 1:
         conditions.append(f"eq, {code.op('remsi', place, code.constant(a.dilation[axis]))}, {code.constant(0)}")

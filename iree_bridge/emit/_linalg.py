@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graph_api import DataType
 from iree_bridge.types import builtin_tensor
 
-__all__ = ["Code", "Operand", "element_type", "generic"]
+__all__ = ["Code", "Operand", "element_type", "generic", "mirrored"]
 
 
 def element_type(dtype: DataType) -> str:
@@ -37,6 +37,15 @@ class Code:
 
     def scale(self, a: str, factor: int, kind: str = "index") -> str:
         return a if factor == 1 else self.op("muli", a, self.constant(factor, kind), kind)
+
+    def lowered(self, value: str, by: str, factor: int, most: int) -> str:
+        """``value - factor * by``, which lies in 0 to ``most``, as a remainder of a sum without negative terms.
+
+        Of a negative term and a constant the compiler for AMD chips makes a negative offset of a buffer and a positive
+        one in the instruction: the right element only if hardware takes their sum modulo 2**32.
+        """
+        rising = self.op("addi", value, self.scale(by, -factor % (most + 1)))
+        return self.op("remui", rising, self.constant(most + 1))
 
     def loop(self, number: int) -> str:
         """The index of a loop."""
@@ -86,6 +95,26 @@ def generic(
         f"    linalg.yield {value} : {_element(out.type)}",
         f"  }} -> {out.type}",
     ]
+
+
+def mirrored(dims: Sequence[int], dtype: DataType, axes: Sequence[int]) -> str:
+    """A function that reverses the order along ``axes``."""
+    kind = builtin_tensor(dims, dtype)
+    code = Code()
+    where = [code.loop(axis) for axis in range(len(dims))]
+    for axis in axes:
+        most = dims[axis] - 1
+        where[axis] = code.lowered(code.constant(most), where[axis], 1, most)
+    value = code.line(f"tensor.extract %x[{', '.join(where)}] : {kind}")
+    out = Operand("%empty", kind, [f"d{axis}" for axis in range(len(dims))])
+    lines = [
+        f"func.func private @mirrored(%x: {kind}) -> {kind} {{",
+        f"  %empty = tensor.empty() : {kind}",
+        *generic("%made", [], out, ["parallel"] * len(dims), code.lines, value),
+        f"  return %made : {kind}",
+        "}",
+    ]
+    return "\n".join(lines)
 
 
 def _element(tensor: str) -> str:

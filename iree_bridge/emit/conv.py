@@ -11,12 +11,14 @@ from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
 from iree_bridge.emit import _conv_cpu, _conv_generic
 from iree_bridge.emit._conv_frame import cropped, met
 from iree_bridge.emit._conv_thin import in_two_channels, without_thin_axes
+from iree_bridge.emit._few_rows import missing_terms
+from iree_bridge.emit._linalg import mirrored
 from iree_bridge.emit._products_cpu import as_computed
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import carried
 from iree_bridge.variants import is_channels_last
 
-__all__ = ["conv_fprop", "convolution", "operand_type", "operands"]
+__all__ = ["conv_fprop", "convolution", "in_mirror", "operand_type", "operands"]
 
 
 @rule("conv_fprop")
@@ -25,12 +27,18 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
     x, w = operands(e, node, "x", "w")
     if node.attributes.is_mirrored:
         # Picking elements out of a buffer with gaps and mirroring them in one kernel fails on the CPU target.
-        w = e.op("aten.flip", w.dims, w.dtype, e.barrier(w), list(range(2, len(w.dims))))
+        w = in_mirror(e, e.barrier(w))
     w = _as_the_image(e, node, w)
     y = _conv_cpu.forward(e, node, x, w)
     if y is None:
         y = convolution(e, node.attributes, x, w, node.groups, node.compute)
     e.write(node, "y", y)
+
+
+def in_mirror(e: Emitter, w: Value) -> Value:
+    """Filters [K, C/g, F...] with the order along each spatial dim reversed."""
+    axes = [axis for axis in range(2, len(w.dims)) if w.dims[axis] > 1]
+    return e.call(mirrored(w.dims, w.dtype, axes), [w], w.dims, w.dtype) if axes else w
 
 
 def _as_the_image(e: Emitter, node: ConvFpropNode, w: Value) -> Value:
@@ -105,6 +113,9 @@ def convolution(
     if thin is not None:
         return thin.restored(e, convolution(e, thin.attributes, x, thin.w, groups, compute))
     x, w = in_two_channels(e, attributes, x, w, groups)
+    if groups == 1 and all(size == 1 for size in w.dims[2:]):
+        more = missing_terms(e, x.dtype, w.dims[1], (x.dims[0] * math.prod(out), w.dims[0]))
+        x, w = _with_channels(e, x, more), _with_channels(e, w, more)
     dtype = _accumulator(x.dtype, compute)
     if (len(out) == 3 and groups > 1) or x.dtype is DataType.INT8:
         return _conv_generic.generic_convolution(
@@ -119,6 +130,11 @@ def convolution(
         y = _convolution_op(e, _as_2d(attributes), _unsqueeze(e, x), _unsqueeze(e, w), groups, [1, *out], dtype)
         return e.reshape(y, (x.dims[0], w.dims[0], *out))
     return _convolution_op(e, attributes, x, w, groups, out, dtype)
+
+
+def _with_channels(e: Emitter, value: Value, more: int) -> Value:
+    """An image or filters with ``more`` channels of zeros."""
+    return e.barrier(e.pad(value, [(0, more), *[(0, 0)] * (len(value.dims) - 2)])) if more else value
 
 
 def _in_channels(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from graph_api import DataType, TensorAttr
 from graph_api.ops.matmul import MatmulNode, batch_factors
 from iree_bridge.emit import _products_cpu
+from iree_bridge.emit._few_rows import missing_terms
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import carried
 
@@ -92,8 +93,7 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) ->
     b = _rearrange(e, b, b_split, [*shared_axes, rows, *own_axes, columns], (*lead, k, b_own * n))
     c = _products_cpu.product(e, a, b, across=across) if dtype is DataType.FLOAT else None
     if c is None:
-        if lead and e.target.is_gpu:
-            a, b = _in_whole_steps(e, a, b)
+        a, b = _with_terms(e, a, b, _missing(e, a, b))
         c = e.op("aten.bmm" if lead else "aten.mm", (*lead, a_own * m, b_own * n), dtype, a, b)
     c_split = [*(f[0] for f in factors), *(f[1] for f in factors), m, *(f[2] for f in factors), n]
     batch_axes = [axis for i in range(rank) for axis in (i, rank + i, 2 * rank + 1 + i)]
@@ -101,17 +101,26 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) ->
     return _rearrange(e, c, c_split, [*batch_axes, 2 * rank, 3 * rank + 1], dims)
 
 
-def _in_whole_steps(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
-    """a [B, M, K] and b [B, K, N] with zeros added to K up to a multiple of the matrix instructions' step.
+def _missing(e: Emitter, a: Value, b: Value) -> int:
+    """How many terms a [(B,) M, K] times b [(B,) K, N] needs more for the GPU's compiler.
 
-    The compiler masks what a step reads beyond K, but in a batched product only along rows: for the rows of b beyond K
-    it reads what lies behind the matrix, or registers that nobody wrote. The other factor is zero, and zero times NaN
-    or infinity is NaN. Plain products are right, and those with one row or column use no such steps.
+    It masks what a step of matrix instructions reads beyond K, but in a batched product only along rows: for the rows
+    of b beyond K it reads what lies behind the matrix, or registers that nobody wrote. The other factor is zero, and
+    zero times NaN or infinity is NaN. Plain products are right, and those with one row or column use no such steps.
     """
-    missing = -a.dims[-1] % (16 if a.dtype.bits <= 16 else 4)
-    if not missing or not a.dtype.is_float or 1 in (a.dims[-2], b.dims[-1]):
+    terms, sides = a.dims[-1], (a.dims[-2], b.dims[-1])
+    if len(a.dims) == 2:
+        return missing_terms(e, a.dtype, terms, sides)
+    if not e.target.is_gpu or not a.dtype.is_float or 1 in sides:
+        return 0
+    return -terms % (16 if a.dtype.bits <= 16 else 4)
+
+
+def _with_terms(e: Emitter, a: Value, b: Value, more: int) -> tuple[Value, Value]:
+    """a [..., M, K] and b [..., K, N] with ``more`` zeros at the end of K."""
+    if not more:
         return a, b
-    return e.barrier(e.pad(a, [(0, 0), (0, missing)])), e.barrier(e.pad(b, [(0, missing), (0, 0)]))
+    return e.barrier(e.pad(a, [(0, 0), (0, more)])), e.barrier(e.pad(b, [(0, more), (0, 0)]))
 
 
 def _rearrange(e: Emitter, value: Value, split: Sequence[int], order: Sequence[int], dims: Sequence[int]) -> Value:

@@ -242,3 +242,23 @@ static inline double div_fixup(double quotient, double below, double above, int 
   if (isnan(quotient)) return sign * INFINITY;
   return copysign(quotient, sign);
 }
+
+// The first 1216 bits of 2 / pi behind the point.
+static const uint32_t two_over_pi[38] = {
+  0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u,
+  0xb7246e3au, 0x424dd2e0u, 0x06492eeau, 0x09d1921cu, 0xfe1deb1cu, 0xb129a73eu, 0xe88235f5u, 0x2ebb4484u,
+  0xe99c7026u, 0xb45f7e41u, 0x3991d639u, 0x835339f4u, 0x9c845f8bu, 0xbdf9283bu, 0x1ff897ffu, 0xde05980fu,
+  0xef2f118bu, 0x5a0a6d1fu, 0x6d367ecfu, 0x27cb09b7u, 0x4f463f66u, 0x9e5fea2du, 0x7527bac7u, 0xebe5f17bu,
+  0x3d0739f7u, 0x8a5292eau, 0x6bfb5fb1u, 0x1f8d5d08u, 0x56033046u, 0xfc7b6babu,
+};
+
+// 53 bits of 2 / pi at a segment, chosen so that their product with `a` may be taken modulo whole turns; 0 behind the table.
+static inline double trig_preop(double a, uint32_t segment) {
+  uint32_t exponent = (uint32_t)(bits_of64(a) >> 52) & 0x7ff, shift = (segment & 31) * 53;
+  if (exponent > 1077) shift += exponent - 1077;
+  uint32_t at = shift >> 5, rest = shift & 31;
+  if (at + 2 >= 38) return 0;
+  uint64_t high = (uint64_t)two_over_pi[at] << 32 | two_over_pi[at + 1];
+  if (rest) high = high << rest | two_over_pi[at + 2] >> (32 - rest);
+  return ldexp((double)(high >> 11), -53 - (int)shift + (exponent >= 1968 ? 128 : 0));
+}

@@ -382,3 +382,32 @@ def test_exponents() -> None:
     assert_same(got[1].view(np.float32), np.where(finite, mantissa, a).astype(np.float32))
     with np.errstate(over="ignore"):
         assert_same(got[2].view(np.float32), np.ldexp(a, by.view(np.int32)))
+
+
+def test_segments_of_two_over_pi() -> None:
+    """The segment of 53 bits, where the table of 1201 bits has it: pi as a series of arctangents of integers."""
+    one = 1 << 1400
+    pi = 4 * (4 * _arctangent(5, one) - _arctangent(239, one))
+    bits = 2 * one * (1 << 1200) // pi
+    rng = np.random.default_rng(3)
+    a = np.ldexp(rng.uniform(1, 2, LANES), rng.integers(-1000, 1024, LANES))
+    by = rng.integers(0, 24, LANES).astype(np.uint32)
+    halves_of = a.view(np.uint32).reshape(-1, 2)
+    got = compute("v_trig_preop_f64 v[100:101], v[2:3], v4", halves_of[:, 0], halves_of[:, 1], by, results=2)
+    result = np.stack([got[0], got[1]], axis=1).reshape(-1).view(np.float64)
+    for value, segment, seen in zip(a, by.tolist(), result, strict=True):
+        exponent = int(np.frexp(value)[1]) - 1 + 1023
+        shift = 53 * segment + max(exponent - 1077, 0)
+        if shift > 1148:  # what the table's end does is the hardware's own
+            continue
+        part = (bits >> (1200 - 53 - shift)) & ((1 << 53) - 1)
+        assert seen == np.ldexp(float(part), -53 - shift + (128 if exponent >= 1968 else 0)), (value, segment)
+
+
+def _arctangent(of: int, one: int) -> int:
+    """arctan(1 / of) times ``one``."""
+    total, term, n, sign = 0, one // of, 1, 1
+    while term:
+        total += sign * (term // n)
+        term, n, sign = term // (of * of), n + 2, -sign
+    return total
