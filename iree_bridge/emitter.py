@@ -29,7 +29,7 @@ from iree_bridge.corrections import correct, reduce_angles
 from iree_bridge.positions import keep_inside
 from iree_bridge.target import Target
 from iree_bridge.types import ELEMENT, TORCH_CODE, argument_form, builtin_tensor, carried, value_tensor
-from iree_bridge.variants import Variant, variants
+from iree_bridge.variants import Variant, is_usual, variants
 
 __all__ = ["EMITTER_VERSION", "RULES", "EmittedModule", "Emitter", "Value", "emit_module", "rule"]
 
@@ -141,6 +141,7 @@ class Emitter:
         self.variant = variant
         self._module = module
         self._guarded = guarded
+        self._convolves = any(node.op.startswith("conv_") for node in graph.nodes)
         self._types: dict[str, Any] = {}
         self._values: dict[TensorAttr, Value] = {}
         self._constants: dict[object, Any] = {}
@@ -234,7 +235,10 @@ class Emitter:
 
     def _store(self, tensor: TensorAttr, argument: Any, *, guarded: bool) -> None:
         layout = tensor.physical
-        value = self.permute(self.cast(self._values[tensor], tensor.data_type), layout.order)
+        value = self.cast(self._values[tensor], tensor.data_type)
+        if self.target.backend == "rocm" and self._convolves and not is_usual(tensor):
+            value = self.barrier(value)  # else a convolution works in this order, and gathers its image in another
+        value = self.permute(value, layout.order)
         if not layout.dense:
             value = padded.scatter(self, tensor, value, argument)
         if guarded:

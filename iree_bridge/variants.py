@@ -17,7 +17,7 @@ from graph_api.ops.custom_op import CustomOpNode
 from graph_api.ops.matmul import batch_factors
 from iree_bridge.target import Target
 
-__all__ = ["FUSED_PADDING", "Variant", "choose", "is_channels_last", "variants"]
+__all__ = ["FUSED_PADDING", "Variant", "choose", "is_channels_last", "is_usual", "variants"]
 
 
 class Variant(NamedTuple):
@@ -147,8 +147,17 @@ def _is_mixed(node: Node) -> bool:
 
 
 def is_channels_last(tensor: TensorAttr) -> bool:
-    """Whether the channels of an image, or of filters, lie next to each other."""
-    return stride_order(tensor.dims, tensor.strides)[-1] == 1 and tensor.dims[1] > 1
+    """Whether the channels of an image, or of filters, lie next to each other, and not its pixels."""
+    met = [axis for axis in stride_order(tensor.dims, tensor.strides) if tensor.dims[axis] > 1]
+    return met[-1:] == [1] and any(size > 1 for size in tensor.dims[2:])
+
+
+def is_usual(tensor: TensorAttr) -> bool:
+    """Whether an image, or filters, lie channels first or channels last, rows before columns."""
+    rank = len(tensor.dims)
+    order = [axis for axis in stride_order(tensor.dims, tensor.strides) if tensor.dims[axis] > 1]
+    orders = ([*range(rank)], [0, *range(2, rank), 1])
+    return order in [[axis for axis in axes if tensor.dims[axis] > 1] for axes in orders]
 
 
 def _spreads(graph: Graph) -> bool:

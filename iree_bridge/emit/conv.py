@@ -16,7 +16,7 @@ from iree_bridge.emit._linalg import mirrored
 from iree_bridge.emit._products_cpu import as_computed
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import carried
-from iree_bridge.variants import is_channels_last
+from iree_bridge.variants import is_channels_last, is_usual
 
 __all__ = ["conv_fprop", "convolution", "in_mirror", "operand_type", "operands"]
 
@@ -51,12 +51,15 @@ def _as_the_image(e: Emitter, node: ConvFpropNode, w: Value) -> Value:
     if e.target.backend != "rocm" or all(size == 1 for size in filters.dims[2:]) or filters.dims[1] == 1:
         return w
     last = is_channels_last(x)
-    if last == is_channels_last(filters):
-        return w
+    return w if last == is_channels_last(filters) else _copied(e, w, last=last)
+
+
+def _copied(e: Emitter, value: Value, *, last: bool) -> Value:
+    """An image or filters as a copy whose channels, or with ``last`` unset whose last spatial dim, lie side by side."""
     if not last:
-        return e.barrier(w)
-    rank = len(w.dims)
-    moved = e.barrier(e.permute(w, (0, *range(2, rank), 1)))
+        return e.barrier(value)
+    rank = len(value.dims)
+    moved = e.barrier(e.permute(value, (0, *range(2, rank), 1)))
     return e.permute(moved, (0, rank - 1, *range(1, rank - 1)))
 
 
@@ -66,11 +69,11 @@ def operands(e: Emitter, node: ConvNode, first: str, second: str) -> tuple[Value
     dtype = operand_type(carried(a.data_type), carried(b.data_type), node.compute)
     if dtype is DataType.BFLOAT16 and e.target.chip == "gfx908":
         dtype = DataType.FLOAT  # the compiler does not use the bf16 matrix instructions of this chip
-    return _operand(e, a, dtype), _operand(e, b, dtype)
+    return _operand(e, node, a, dtype), _operand(e, node, b, dtype)
 
 
-def _operand(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
-    """A tensor in the type in which it is multiplied.
+def _operand(e: Emitter, node: ConvNode, tensor: TensorAttr, dtype: DataType) -> Value:
+    """A tensor in the type in which it is multiplied; for AMD chips in one of the two usual orders of dims.
 
     GPU targets fail on convolutions whose operands are widened, or picked out of a buffer with gaps, in the same kernel
     (local memory is exceeded, an allocation has no bound, address spaces differ), so there that takes one of its own.
@@ -79,7 +82,23 @@ def _operand(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
     widened = value.dtype.bits < dtype.bits or value.dtype.is_float != dtype.is_float
     if e.target.is_gpu and (widened or not tensor.physical.dense):
         return e.barrier(e.cast(value, dtype))
-    return as_computed(e, e.cast(value, dtype))
+    value = as_computed(e, e.cast(value, dtype))
+    return (
+        _copied(e, value, last=is_channels_last(tensor))
+        if e.target.backend == "rocm" and _is_odd(node, tensor)
+        else value
+    )
+
+
+def _is_odd(node: ConvNode, tensor: TensorAttr) -> bool:
+    """Whether an operand whose elements implicit GEMM gathers lies otherwise than channels first or last.
+
+    It takes the terms of a sum in the image's order, whatever the filters' is: see `_as_the_image`.
+    """
+    window = node.inputs["dy" if node.op == "conv_wgrad" else "w"].dims[2:]
+    if all(size == 1 for size in window) or (node.op == "conv_dgrad" and tensor is node.inputs["w"]):
+        return False
+    return not is_usual(tensor)
 
 
 def operand_type(x: DataType, w: DataType, compute: DataType) -> DataType:

@@ -81,16 +81,29 @@ def _tensor(d: _Draw, g: Graph, name: str, dims: Sequence[int], *, layouts: Sequ
         order = [0, *range(2, rank), 1]
     elif kind == "transposed":
         order[-1], order[-2] = order[-2], order[-1]
+    elif kind == "any":
+        d.source.shuffle(order)
     strides = strides_in_order(tuple(dims), tuple(order))
     return g.tensor(name, dim=tuple(dims), stride=strides)
 
 
-def _epilogue(d: _Draw, g: Graph, y: TensorAttr, dims: Sequence[int], channel: int) -> TensorAttr:
+def _result(d: _Draw, y: TensorAttr, dims: Sequence[int], layouts: Sequence[str]) -> None:
+    """Makes ``y`` a result, where its inputs may lie in any order in an order of its own."""
+    y.set_output(True).set_dim(tuple(dims))
+    if "any" in layouts and d.chance(0.5):
+        order = list(range(len(dims)))
+        d.source.shuffle(order)
+        y.set_stride(strides_in_order(tuple(dims), tuple(order)))
+
+
+def _epilogue(
+    d: _Draw, g: Graph, y: TensorAttr, dims: Sequence[int], channel: int, layouts: Sequence[str] = ("packed",)
+) -> TensorAttr:
     if d.chance(0.5):
         added = g.tensor("added", dim=tuple(dim if axis == channel else 1 for axis, dim in enumerate(dims)))
         y = g.pointwise(M.ADD, y, added)
     if d.chance(0.15):
-        y = g.pointwise(M.ADD, y, g.tensor("residual", dim=tuple(dims)))
+        y = g.pointwise(M.ADD, y, _tensor(d, g, "residual", dims, layouts=layouts))
     if d.chance(0.5):
         y = g.pointwise(d.pick(_ACTIVATIONS), y)
     return y
@@ -105,8 +118,12 @@ def _product(d: _Draw) -> Graph | None:
     g = _graph(io)
     shared = d.pick(("none", "none", "none", "a", "b")) if batch else "none"
     ones = tuple(1 for _ in batch)
-    a = _tensor(d, g, "a", (*(ones if shared == "a" else batch), m, k), layouts=("packed", "packed", "transposed"))
-    b = _tensor(d, g, "b", (*(ones if shared == "b" else batch), k, n), layouts=("packed", "packed", "transposed"))
+    a = _tensor(
+        d, g, "a", (*(ones if shared == "a" else batch), m, k), layouts=("packed", "packed", "transposed", "any")
+    )
+    b = _tensor(
+        d, g, "b", (*(ones if shared == "b" else batch), k, n), layouts=("packed", "packed", "transposed", "any")
+    )
     y = _epilogue(d, g, g.matmul(a, b), (*batch, m, n), len(batch) + 1)
     y.set_output(True)
     return g
@@ -153,21 +170,20 @@ def _convolution(d: _Draw) -> Graph | None:
     if groups > 1 and io is D.DOUBLE:
         return None
     g = _graph(io)
-    layouts = d.pick((("packed",), ("packed",), ("last",), ("last",), ("packed", "last")))
+    layouts = d.pick((("packed",), ("packed",), ("last",), ("last",), ("packed", "last"), ("any",)))
     attributes: dict[str, Any] = {
         "pre_padding": tuple(before), "post_padding": tuple(after),
         "stride": tuple(stride), "dilation": tuple(dilation),
     }  # fmt: skip
     if direction == "fprop":
         x, weights = _tensor(d, g, "x", x_dims, layouts=layouts), _tensor(d, g, "w", w_dims, layouts=layouts)
-        y = _epilogue(d, g, g.conv_fprop(x, weights, **attributes), y_dims, 1)
-        y.set_output(True)
+        _result(d, _epilogue(d, g, g.conv_fprop(x, weights, **attributes), y_dims, 1, layouts), y_dims, layouts)
     elif direction == "dgrad":
         dy, weights = _tensor(d, g, "dy", y_dims, layouts=layouts), _tensor(d, g, "w", w_dims, layouts=layouts)
-        g.conv_dgrad(dy, weights, **attributes).set_output(True).set_dim(x_dims)
+        _result(d, g.conv_dgrad(dy, weights, **attributes), x_dims, layouts)
     else:
         dy, x = _tensor(d, g, "dy", y_dims, layouts=layouts), _tensor(d, g, "x", x_dims, layouts=layouts)
-        g.conv_wgrad(dy, x, **attributes).set_output(True).set_dim(w_dims)
+        _result(d, g.conv_wgrad(dy, x, **attributes), w_dims, layouts)
     return g
 
 
@@ -216,7 +232,7 @@ def _pool(d: _Draw) -> Graph | None:
         else PaddingMode.ZERO_PAD
     )
     g = _graph(io)
-    x = _tensor(d, g, "x", (d.pick((1, 2, 3)), d.pick(_CHANNELS[:12]), *image), layouts=("packed", "last"))
+    x = _tensor(d, g, "x", (d.pick((1, 2, 3)), d.pick(_CHANNELS[:12]), *image), layouts=("packed", "last", "any"))
     y, index = g.resample_fwd(
         x, mode=mode, window=tuple(w), stride=tuple(stride), pre_padding=tuple(before), post_padding=tuple(after),
         padding_mode=padding, generate_index=mode is ResampleMode.MAXPOOL and d.chance(0.4),
@@ -251,7 +267,7 @@ def _norm(d: _Draw) -> Graph | None:
         dims = (d.pick((2, 3, 5)), d.pick(_CHANNELS), d.pick(_IMAGES), d.pick(_IMAGES))
         if _volume(dims) > 50_000:
             return None
-        x = _tensor(d, g, "x", dims, layouts=("packed", "last"))
+        x = _tensor(d, g, "x", dims, layouts=("packed", "last", "any"))
         channel = (1, dims[1], 1, 1)
         if kind == "batchnorm":
             scale, bias = (g.tensor(name, dim=channel, data_type=D.FLOAT) for name in ("scale", "bias"))
