@@ -14,6 +14,7 @@ import torch
 
 from fusilli_plugin.emulator import Emulator, Verdict
 from graph_api import DataType, Graph, TensorAttr
+from graph_api.layout import strides_in_order
 from iree_bridge import Target
 from tests.cases import family_cases
 
@@ -59,9 +60,31 @@ CONVOLUTIONS = {
     "dgrad_channels_first": ("dgrad", F16, (8, 24, 4, 4), (8, 24, 1, 3), {}),
     "dilated_channels_last": ("fprop", F32, (3, 8, 14, 3), (5, 8, 2, 2), {"layouts": ("NHWC", "NHWC"), "dilation": 2}),
 }
-WRAPPING = {
+WRAPPING = {  # negative offsets in registers, of filters that are read backwards
     "dgrad_channels_last": ("dgrad", F16, (1, 16, 9, 9), (24, 16, 3, 3), {"padding": 1, "layouts": ("NHWC", "NHWC")}),
+    "dgrad_stride": ("dgrad", F32, (2, 5, 9, 9), (7, 5, 3, 3), {"stride": 2}),
+    "dgrad_one_row": ("dgrad", F32, (1, 8, 4, 1), (6, 8, 3, 1), {"stride": 2}),
 }
+NCHW, CHANNELS_LAST, CRSK = (0, 1, 2, 3), (0, 2, 3, 1), (1, 2, 3, 0)
+SWAPPED, SWAPPED_LAST, MIDDLE = (0, 1, 3, 2), (0, 3, 2, 1), (2, 1, 0, 3)
+ORDERS = [  # direction, first operand's order of dims, the second's, the result's
+    ("fprop", NCHW, SWAPPED, NCHW),
+    ("fprop", CHANNELS_LAST, SWAPPED_LAST, CHANNELS_LAST),
+    ("fprop", SWAPPED, NCHW, SWAPPED),
+    ("fprop", NCHW, NCHW, SWAPPED),
+    ("fprop", MIDDLE, CRSK, NCHW),
+    ("dgrad", SWAPPED, SWAPPED, SWAPPED),
+    ("wgrad", SWAPPED, MIDDLE, NCHW),
+    ("wgrad", NCHW, CHANNELS_LAST, SWAPPED_LAST),
+]
+FLAT_FILTERS = [((6, 13, 1, 3), (1, 2)), ((6, 13, 3, 1), (2, 1))]
+FEW_PIXELS = {
+    "fprop": ("fprop", F16, (1, 7, 2, 2), (65, 7, 1, 1), {}),
+    "fprop_channels_last": ("fprop", F16, (4, 7, 1, 1), (65, 7, 1, 1), {"layouts": ("NHWC", "NHWC")}),
+    "dgrad": ("dgrad", F16, (1, 65, 2, 2), (7, 65, 1, 1), {"layouts": ("NHWC", "NHWC")}),
+    "wgrad": ("wgrad", F16, (1, 96, 5, 5), (4, 96, 1, 1), {}),
+}
+IN_FIVES_AND_SEVENS = [(4, 7, 65), (3, 95, 117), (65, 7, 2), (2, 25, 128)]
 
 
 def _convolution(
@@ -81,17 +104,20 @@ def _convolution(
         out.set_dim(dims["x" if kind == "dgrad" else "w"])
     g.validate()
     pack = g.random_inputs(seed=1)
+    return g, pack, {out: _gradient_or_not(kind, tensors, pack, dims, groups=x[1] // w[1], **given)}
+
+
+def _gradient_or_not(
+    kind: str, tensors: Sequence[TensorAttr], pack: Arrays, dims: Mapping[str, Sequence[int]], **given: Any
+) -> np.ndarray[Any, Any]:
+    """The convolution, or a gradient of it, by PyTorch in float64."""
     a, b = (torch.from_numpy(np.ascontiguousarray(np.asarray(pack[t]).astype(np.float64))) for t in tensors)
-
-    def forward(image: torch.Tensor, filters: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.conv2d(image, filters, groups=x[1] // w[1], **given)
-
+    conv2d = torch.nn.functional.conv2d
     if kind == "fprop":
-        want = forward(a, b)
-    else:
-        of = torch.zeros(dims["x" if kind == "dgrad" else "w"], dtype=torch.float64, requires_grad=True)
-        (want,) = torch.autograd.grad(forward(of, b) if kind == "dgrad" else forward(b, of), of, a)
-    return g, pack, {out: want.detach().numpy()}
+        return conv2d(a, b, **given).numpy()
+    of = torch.zeros(tuple(dims["x" if kind == "dgrad" else "w"]), dtype=torch.float64, requires_grad=True)
+    made = conv2d(of, b, **given) if kind == "dgrad" else conv2d(b, of, **given)
+    return torch.autograd.grad(made, of, a)[0].numpy()
 
 
 def _assert_near(results: Arrays, wanted: Arrays) -> None:
@@ -115,11 +141,6 @@ def test_convolution(name: str) -> None:
     _assert_near(results, wanted)
 
 
-_WRAPS = pytest.mark.xfail(raises=AssertionError, reason="the compiler folds constants into offsets of buffers")
-"""Right where the sum of offsets wraps at 2**32, as AMD's simulator of gfx950 has it; ``docs/gpu_findings.md``."""
-
-
-@_WRAPS
 @pytest.mark.parametrize("name", WRAPPING)
 def test_offsets_need_not_wrap(name: str) -> None:
     """Right whether or not hardware takes the sum of a buffer's offsets modulo 2**32."""
@@ -130,7 +151,6 @@ def test_offsets_need_not_wrap(name: str) -> None:
         _assert_near(results, wanted)
 
 
-@_WRAPS
 def test_offsets_of_a_product_need_not_wrap() -> None:
     g = Graph("product", io_data_type=F32, compute_data_type=F32)
     a, b = g.tensor("a", dim=(3, 33, 75)), g.tensor("b", dim=(3, 75, 49))
@@ -141,6 +161,58 @@ def test_offsets_of_a_product_need_not_wrap() -> None:
     for wrap in (True, False):
         results, _ = Emulator(Target.parse("gfx942"), offsets_wrap=wrap).run(g, pack, code)
         _assert_near(results, {out: want})
+
+
+@pytest.mark.parametrize(("kind", "first", "second", "result"), ORDERS, ids=str)
+def test_any_order_of_dims(kind: str, first: Sequence[int], second: Sequence[int], result: Sequence[int]) -> None:
+    """Implicit GEMM takes the image's elements in the order in which they lie and the filters' in another."""
+    dims = {"x": (2, 4, 7, 9), "w": (16, 4, 3, 2), "dy": (2, 16, 5, 8)}
+    used = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}[kind]
+    g = Graph(kind, io_data_type=F16, compute_data_type=F32)
+    tensors = [
+        g.tensor(name, dim=dims[name], stride=strides_in_order(dims[name], order))
+        for name, order in zip(used, (first, second), strict=True)
+    ]
+    of = dims[{"fprop": "dy", "dgrad": "x", "wgrad": "w"}[kind]]
+    out = {"fprop": g.conv_fprop, "dgrad": g.conv_dgrad, "wgrad": g.conv_wgrad}[kind](*tensors).set_output(True)
+    out.set_dim(of).set_stride(strides_in_order(of, result))
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    _assert_near(results, {out: _gradient_or_not(kind, tensors, pack, dims)})
+
+
+@pytest.mark.parametrize(("filters", "stride"), FLAT_FILTERS, ids=str)
+@pytest.mark.parametrize("layouts", [("NCHW", "NHWC"), ("NHWC", "NCHW")], ids=str)
+def test_flat_filters_in_another_layout(
+    filters: Sequence[int], stride: Sequence[int], layouts: tuple[str, str]
+) -> None:
+    """Channels last was not told of filters of one row."""
+    dims = {"x": (1, 13, 4, 8), "w": filters}
+    g = Graph("fprop", io_data_type=BF16, compute_data_type=F32)
+    tensors = [g.tensor(name, dim=dims[name], layout=layout) for name, layout in zip("xw", layouts, strict=True)]
+    out = g.conv_fprop(*tensors, stride=list(stride)).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    _assert_near(results, {out: _gradient_or_not("fprop", tensors, pack, dims, stride=tuple(stride))})
+
+
+@pytest.mark.parametrize("sizes", IN_FIVES_AND_SEVENS, ids=str)
+def test_few_rows_in_vectors_of_five_and_seven(sizes: tuple[int, int, int]) -> None:
+    """The compiler aborted: "Cannot select"."""
+    m, k, n = sizes
+    g = Graph("product", io_data_type=F16, compute_data_type=F32)
+    a, b = g.tensor("a", dim=(m, k)), g.tensor("b", dim=(k, n))
+    out = g.matmul(a, b).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    _assert_near(results, {out: np.asarray(pack[a]).astype(np.float64) @ np.asarray(pack[b]).astype(np.float64)})
+
+
+@pytest.mark.parametrize("name", FEW_PIXELS)
+def test_few_pixels_in_vectors_of_five_and_seven(name: str) -> None:
+    graph, pack, wanted = _convolution(*FEW_PIXELS[name])
+    results, _ = Emulator(Target.parse("gfx942")).run(graph, pack)
+    _assert_near(results, wanted)
 
 
 SKINNY = [(5, 32, 256), (8, 32, 256), (3, 48, 128)]
