@@ -566,7 +566,8 @@ def _ask_compile(job: _Job, header: dict[str, Any], text: str, ir: EmittedIr) ->
         for flag in [flag for flag in flags if flag.partition("=")[0] in _global_names]:
             flags.remove(flag)
             global_flags.append(flag)
-        reply = _ask(job, header | {"flags": flags}, text.encode(), ir=ir, global_flags=global_flags)
+        process = _with_level(global_flags, flags)
+        reply = _ask(job, header | {"flags": flags}, text.encode(), ir=ir, global_flags=process)
         if reply.header["ok"] or reply.header["kind"] != "UnknownFlagError":
             return reply
         # Some flags are no session's but the process's; which ones can only be found out.
@@ -574,6 +575,16 @@ def _ask_compile(job: _Job, header: dict[str, Any], text: str, ir: EmittedIr) ->
 
 
 _global_names: set[str] = set()
+
+
+def _with_level(global_flags: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Flags of the process, with the sessions' level of optimisation.
+
+    Once a process has flags of its own, its level stands for what the sessions do not say one by one, and theirs is
+    without effect: a layer norm became two dispatches (``docs/performance.md``).
+    """
+    level = [flag for flag in flags if flag.startswith("--iree-opt-level=")][-1:]
+    return [*global_flags, *level] if global_flags else []
 
 
 def _ask(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from iree_bridge import Options, Target
 from iree_bridge.inspect import Inspection, inspect_graph
 from iree_bridge.versions import iree_version
-from tests.support.golden_graphs import GRAPHS
+from tests.support.golden_graphs import FLAGS, GRAPHS
 
 __all__ = ["FILE", "GOLDEN_TARGETS", "UPDATE", "differences", "dumps", "figures_of", "load", "measure"]
 
@@ -44,7 +45,8 @@ def measure(pairs: Iterable[tuple[str, str]] | None = None) -> dict[tuple[str, s
 
     def one(pair: tuple[str, str]) -> Figures:
         name, target = pair
-        return figures_of(inspect_graph(GRAPHS[name]().validate(), Target.parse(target)))
+        options = replace(Options.from_env(), extra_flags=FLAGS.get(name, ()))
+        return figures_of(inspect_graph(GRAPHS[name]().validate(), Target.parse(target), options))
 
     with ThreadPoolExecutor(Options.from_env().workers) as threads:
         return dict(zip(wanted, threads.map(one, wanted), strict=True))

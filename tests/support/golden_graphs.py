@@ -1,12 +1,13 @@
-"""The 40 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
+"""The 46 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from graph_api import DataType, Graph, NormFwdPhase, PointwiseMode, ReductionMode, ResampleMode, TensorAttr
+from iree_bridge.variants import FUSED_PADDING
 
-__all__ = ["GRAPHS", "ONE_MATRIX_KERNEL"]
+__all__ = ["FLAGS", "GRAPHS", "ONE_MATRIX_KERNEL"]
 
 D, M = DataType, PointwiseMode
 Dims = tuple[int, ...]
@@ -22,11 +23,11 @@ def _bias(g: Graph, value: TensorAttr, dims: Dims) -> TensorAttr:
     return g.pointwise(M.ADD, value, g.tensor("bias", dim=dims))
 
 
-def conv(dtype: str, layout: str, x: Dims, w: Dims, *, stride: int = 1) -> Graph:
-    """Convolution with the padding that keeps the size, bias, ReLU."""
+def conv(dtype: str, layout: str, x: Dims, w: Dims, *, stride: int = 1, padding: int | None = None) -> Graph:
+    """Convolution, by default with the padding that keeps the size, bias, ReLU."""
     g = _graph("conv", dtype)
     image, weight = (g.tensor(name, dim=dims, layout=layout) for name, dims in (("x", x), ("w", w)))
-    y = g.conv_fprop(image, weight, padding=w[2] // 2, stride=stride)
+    y = g.conv_fprop(image, weight, padding=w[2] // 2 if padding is None else padding, stride=stride)
     g.pointwise(M.RELU_FWD, _bias(g, y, (1, w[0], 1, 1))).set_output(True)
     return g
 
@@ -186,8 +187,33 @@ _REST: dict[str, Callable[[], Graph]] = {
     "maxpool_f16_nhwc": pool,
 }
 
-GRAPHS: dict[str, Callable[[], Graph]] = {**_CONV_BIAS_RELU, **_OTHER_CONV, **_MATMUL, **_ATTENTION, **_REST}
+_UNWANTED: dict[str, tuple[Callable[[], Graph], str]] = {
+    "conv_grouped_f16_nhwc": (_OTHER_CONV["conv_grouped_f16_nhwc"], "--iree-codegen-llvmgpu-use-igemm=true"),
+    "conv_1x1_f16_nchw_7x7": (
+        lambda: conv("f16", "nchw", (8, 512, 7, 7), (256, 512, 1, 1)),
+        "--iree-rocdl-enable-buffer-instructions=false",
+    ),
+    "conv_patches_f16_nhwc": (
+        lambda: conv("f16", "nhwc", (8, 3, 224, 224), (768, 3, 16, 16), stride=16, padding=0),
+        "--iree-dispatch-creation-enable-split-reduction=true",
+    ),
+    "maxpool_f16_nhwc": (pool, FUSED_PADDING),
+}
+"""Graphs whose wanted form is wrong for some of their kind, and the flag that brings that form back."""
+
+GRAPHS: dict[str, Callable[[], Graph]] = {
+    **_CONV_BIAS_RELU,
+    **_OTHER_CONV,
+    **_MATMUL,
+    **_ATTENTION,
+    **_REST,
+    **{name: build for name, (build, _) in _UNWANTED.items()},
+    **{f"{name}, unwanted form": build for name, (build, _) in _UNWANTED.items()},
+}
 """By name; each call builds the graph anew."""
+
+FLAGS = {f"{name}, unwanted form": (flag,) for name, (_, flag) in _UNWANTED.items()}
+"""More compiler flags, for the graphs that have some."""
 
 ONE_MATRIX_KERNEL = tuple(
     name for name in (*_CONV_BIAS_RELU, *_MATMUL, *_ATTENTION) if "_f16" in name or "_bf16" in name
