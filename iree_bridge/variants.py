@@ -120,9 +120,9 @@ def _gathers(graph: Graph) -> bool:
     """Whether the images of each convolution may be gathered into the matrix of a product (implicit GEMM).
 
     The compiler's gathering takes the terms of a sum in another order than the filters have them where they do not lie
-    in one piece in both: results with a spatial dim of 1, channels-last groups. Nearly every number is wrong
-    then (``docs/gpu_findings.md``); filters that lie otherwise than the images are rearranged by the emission. The rule
-    is wider than the fault: no convolution outside of it was wrong in a sweep.
+    in one piece in both: results with a spatial dim of 1, channels-last groups but for depthwise ones. Nearly every
+    number is wrong then (``docs/gpu_findings.md``); filters that lie otherwise than the images are rearranged by the
+    emission. The rule is wider than the fault: no convolution outside of it was wrong in a sweep.
     """
     return not any(_is_mixed(node) for node in graph.nodes)
 
@@ -138,7 +138,8 @@ def _is_mixed(node: Node) -> bool:
     window = node.inputs["w"].dims[2:]
     image = node.inputs["x" if node.op == "conv_fprop" else "dy"]
     point = all(size == 1 for size in window)
-    last = not point and node.groups > 1 and is_channels_last(image)
+    depthwise = node.inputs["w"].dims[:2] == (node.groups, 1)
+    last = not point and node.groups > 1 and not depthwise and is_channels_last(image)
     if node.op == "conv_dgrad":
         rows = [-(-size // stride) for size, stride in zip(node.outputs["dx"].dims[2:], a.stride, strict=True)]
         return _is_spread(node) or last or (not point and 1 in rows)
