@@ -87,7 +87,7 @@ def _convolves(graph: Graph, target: Target) -> bool:
 
 def _pads_convolutions_only(graph: Graph, target: Target) -> bool:
     ops = {node.op for node in graph.nodes}
-    if ops & _OTHER_PADDING or any(_has_unmet_rows(node) for node in graph.nodes):
+    if ops & _OTHER_PADDING or any(_has_unmet_rows(node) or _falls_short(node) for node in graph.nodes):
         return False
     return any(_pads(node) for node in graph.nodes)
 
@@ -114,6 +114,14 @@ def _has_unmet_rows(node: Node) -> bool:
         return False
     a, window = node.attributes, node.inputs["w"].dims[2:]
     return any(s > d * (size - 1) + 1 for s, d, size in zip(a.stride, a.dilation, window, strict=True))
+
+
+def _falls_short(node: Node) -> bool:
+    """Whether fused padding makes offsets that are negative before a constant is added: right only where they wrap."""
+    if not isinstance(node, ConvNode) or node.groups == 1:
+        return False
+    image = node.inputs["dy" if node.op == "conv_dgrad" else "x"].dims[2:]
+    return node.op == "conv_wgrad" or sum(size > 1 for size in image) < 2
 
 
 def _gathers(graph: Graph) -> bool:

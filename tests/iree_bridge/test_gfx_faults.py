@@ -151,6 +151,13 @@ def test_offsets_need_not_wrap(name: str) -> None:
         _assert_near(results, wanted)
 
 
+def test_offsets_of_a_depthwise_gradient_need_not_wrap() -> None:
+    case = next(case for case in family_cases("conv") if case.name == "1d_depthwise_wgrad")
+    graph = case.graph()
+    outcome = Emulator(Target.parse("gfx942"), offsets_wrap=False).examine(graph, case.pack(graph))
+    assert outcome.ok, outcome.text
+
+
 def test_offsets_of_a_product_need_not_wrap() -> None:
     g = Graph("product", io_data_type=F32, compute_data_type=F32)
     a, b = g.tensor("a", dim=(3, 33, 75)), g.tensor("b", dim=(3, 75, 49))
