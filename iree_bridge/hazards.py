@@ -17,7 +17,11 @@ __all__ = ["endless_kernels", "split_barriers"]
 _LABEL: Final = re.compile(r"^'?\"?([\w$.]+)'?\"?:")
 _DECLARED: Final = re.compile(r"^\s*\.amdhsa_kernel (\S+)", re.MULTILINE)
 _INSTRUCTION: Final = re.compile(r"^\s+([a-z]\w*)\s*([^;]*)")
-_SCALARS: Final = re.compile(r"\bs\[(\d+):(\d+)\]|\bs(\d+)\b|\b(scc)\b")
+_REGISTERS: Final = re.compile(r"\b([sva])\[(\d+):(\d+)\]|\b([sva]\d+)\b|\b(scc|vcc)(?:_lo|_hi)?\b")
+_LOADS: Final = ("buffer_load", "global_load", "flat_load", "scratch_load", "ds_")
+_TWO_RESULTS: Final = ("v_div_scale", "v_mad_u64", "v_mad_i64")
+_AT_FIRST: Final = {"v0", "v1", "v2"}
+"""Where a kernel finds the number of the work item."""
 _KEEPS_SCC: Final = re.compile(r"s_(mov|cmov|mul|load|nop|getpc|bitset|sext|pack|cselect|brev)")
 _ENDS: Final = ("s_endpgm", "s_setpc", "s_trap")
 
@@ -68,11 +72,14 @@ def _kernels(text: str) -> Iterator[tuple[str, list[str]]]:
 def _blocks(lines: Sequence[str]) -> list[_Block]:
     """The blocks of a kernel.
 
-    Which scalars differ between waves is followed in the order of the text, which is enough for what the compiler
-    makes: it computes the number of a wave at the start.
+    Which registers differ between waves is followed in the order of the text, twice, so that a loop's later parts are
+    known in its earlier ones.
     """
+    own = set(_AT_FIRST)  # registers that differ between the waves of a workgroup
+    for opcode, operands in filter(None, map(_instruction, lines)):
+        own = _different(own, opcode, operands)
+    own |= _AT_FIRST
     blocks, starts, targets = [_Block()], dict[str, int](), list[tuple[int, str]]()
-    own: set[str] = set()  # scalars that differ between the waves of a workgroup
     falls = True
 
     def begin() -> None:
@@ -81,20 +88,20 @@ def _blocks(lines: Sequence[str]) -> list[_Block]:
         blocks.append(_Block())
 
     for line in lines:
-        label, match = _LABEL.match(line), _INSTRUCTION.match(line)
+        label, instruction = _LABEL.match(line), _instruction(line)
         if label is not None:
             begin()
             falls = True
             starts[label[1]] = len(blocks) - 1
-        elif match is not None:
-            opcode, operands = match[1], [part.strip() for part in match[2].split(",")]
+        elif instruction is not None:
+            opcode, operands = instruction
             block = blocks[-1]
             if opcode == "s_barrier":
                 block.has_barrier, block.uses_local = True, False
             block.uses_local |= opcode.startswith("ds_")
             if opcode.startswith(("s_branch", "s_cbranch")):
                 targets.append((len(blocks) - 1, operands[0]))
-                block.splits = "exec" in opcode or ("scc" in opcode and "scc" in own)
+                block.splits = "exec" in opcode or any(name in opcode and name in own for name in ("scc", "vcc"))
                 falls = opcode != "s_branch"
                 begin()
                 falls = True
@@ -110,23 +117,34 @@ def _blocks(lines: Sequence[str]) -> list[_Block]:
     return blocks
 
 
+def _instruction(line: str) -> tuple[str, list[str]] | None:
+    """Opcode and operands."""
+    match = _INSTRUCTION.match(line)
+    return None if match is None else (match[1], [part.strip() for part in match[2].split(",")])
+
+
 def _different(own: set[str], opcode: str, operands: Sequence[str]) -> set[str]:
-    """``own``, the scalars that differ between waves, after an instruction."""
-    if opcode.startswith("v_readfirstlane"):
-        return own | _scalars(operands[:1])
-    if not opcode.startswith("s_") or opcode.startswith(("s_barrier", "s_waitcnt")):
+    """``own``, the registers that differ between waves, after an instruction."""
+    if opcode.startswith(("v_readfirstlane", *_LOADS)):
+        return own | _registers(operands[:1])
+    if opcode.startswith("v_"):
+        two = "_co_" in opcode or opcode.startswith(_TWO_RESULTS)
+        made = _registers(operands[: 1 + two])
+        read = _registers(operands if "mac" in opcode else operands[1 + two :])
+    elif opcode.startswith("s_") and not opcode.startswith(("s_barrier", "s_waitcnt")):
+        compares = opcode.startswith(("s_cmp", "s_bitcmp"))
+        read = _registers(operands if compares else operands[1:])
+        made = set[str]() if compares else _registers(operands[:1])
+        made |= set() if _KEEPS_SCC.match(opcode) else {"scc"}
+    else:
         return own
-    compares = opcode.startswith(("s_cmp", "s_bitcmp"))
-    read = _scalars(operands if compares else operands[1:])
-    made = set[str]() if compares else _scalars(operands[:1])
-    made |= set() if _KEEPS_SCC.match(opcode) else {"scc"}
     return own | made if read & own else own - made
 
 
-def _scalars(operands: Sequence[str]) -> set[str]:
+def _registers(operands: Sequence[str]) -> set[str]:
     names: set[str] = set()
-    for first, last, single, special in _SCALARS.findall(",".join(operands)):
-        names |= {f"s{i}" for i in range(int(first), int(last) + 1)} if first else {special or f"s{single}"}
+    for kind, first, last, single, special in _REGISTERS.findall(",".join(operands)):
+        names |= {f"{kind}{i}" for i in range(int(first), int(last) + 1)} if kind else {single or special}
     return names
 
 

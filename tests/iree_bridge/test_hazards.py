@@ -28,6 +28,11 @@ def found(body: str) -> bool:
         "\ts_and_saveexec_b64 s[2:3], vcc\n\ts_cbranch_execz .LBB0_6\n\ts_barrier\n.LBB0_6:\n",
         # A loop that some waves leave earlier.
         ".LBB0_5:\n\ts_barrier\n\ts_add_i32 s16, s16, 3\n\ts_cmp_lt_u32 s16, 7\n\ts_cbranch_scc1 .LBB0_5\n",
+        # The number of the wave is compared in vector registers.
+        "\tv_cmp_ne_u32_e32 vcc, 0, v1\n\ts_cbranch_vccnz .LBB0_6\n\ts_barrier\n.LBB0_6:\n",
+        # ... in a loop, which changes it behind the comparison.
+        "\tv_mov_b32_e32 v4, 0\n.LBB0_5:\n\tv_cmp_lt_u32_e32 vcc, v4, v2\n\ts_barrier\n\tv_add_u32_e32 v4, v4, v1\n"
+        "\ts_cbranch_vccnz .LBB0_5\n",
     ],
 )
 def test_a_branch_on_the_wave_around_a_barrier(body: str) -> None:
@@ -49,6 +54,8 @@ def test_a_branch_on_the_wave_around_a_barrier(body: str) -> None:
         "\ts_cbranch_scc1 .LBB0_5\n",
         # The scalar that held the wave holds something else by now.
         "\ts_mov_b32 s16, s5\n\ts_cmp_lg_u32 s16, 0\n\ts_cbranch_scc1 .LBB0_6\n\ts_barrier\n.LBB0_6:\n",
+        # Vector registers that all waves have alike.
+        "\tv_mov_b32_e32 v1, s4\n\tv_cmp_ne_u32_e32 vcc, 0, v1\n\ts_cbranch_vccnz .LBB0_6\n\ts_barrier\n.LBB0_6:\n",
     ],
 )
 def test_other_barriers(body: str) -> None:
