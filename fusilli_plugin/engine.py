@@ -1,7 +1,7 @@
 """The engine: hipDNN's operation graphs compiled by IREE.
 
-`FusilliEngine` is what the plugin's C functions end in, and an engine of the embedded host as well. Applicability
-imports no compiler; it decodes, translates and asks ``iree_bridge.support``.
+`FusilliEngine` is what the plugin's C functions end in, and an engine of the embedded host as well. `support` imports
+no compiler; it decodes, translates and asks ``iree_bridge.support``. `claims`, which hosts of the plugin ask, compiles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from fusilli_plugin import claim, quarantine
 from fusilli_plugin.company import company
 from fusilli_plugin.envelope import seal, unseal
-from fusilli_plugin.errors import BadParamError, FusilliEngineError
+from fusilli_plugin.errors import BadParamError, FusilliEngineError, QuarantinedError
 from fusilli_plugin.importers import Reading, import_graph, unread_results
 from fusilli_plugin.knobs import Settings, knobs_for, settings_of
 from fusilli_plugin.plan import FusilliPlan, Place, as_engine_error
@@ -50,6 +50,7 @@ _MAX_BUILT: Final = 64
 _MAX_PAYLOAD: Final = 1 << 30  # bytes
 # So little is kept for each execution at a time, instead of asked for: some programs pass no workspace.
 _SMALL_SCRATCH: Final = 16 << 10  # bytes
+_MAX_CLAIMED: Final = 4
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -89,6 +90,10 @@ class _Memo(Generic[K, V]):
     def peek(self, key: K) -> V | None:
         """What is kept, without making it."""
         return self._kept.get(key)
+
+    def keys(self) -> list[K]:
+        with self._lock:
+            return list(self._kept)
 
     def drop(self, key: K) -> None:
         with self._lock:
@@ -229,6 +234,7 @@ class FusilliEngine:
         self._graphs: _Memo[bytes, _Known] = _Memo(_MAX_GRAPHS)
         self._failed: _Memo[bytes, str] = _Memo(_MAX_GRAPHS)
         self._builds: _Memo[tuple[bytes, Settings], Built] = _Memo(_MAX_BUILT)
+        self._claimed: _Memo[tuple[bytes, Place], Executable] = _Memo(_MAX_CLAIMED)
 
     @property
     def id(self) -> EngineId:
@@ -274,7 +280,7 @@ class FusilliEngine:
     # ---- hipdnn_backend.engine.Engine
 
     def support(self, graph: bytes) -> Support:
-        """Whether the engine runs the graph. It does not compile: what it claims, it can compile and is right."""
+        """Whether the engine runs the graph, as far as that is known without compiling it."""
         try:
             known = self._graphs.get(graph, lambda: self._examine(graph))
             if known.graph is None or not known.support:
@@ -328,6 +334,33 @@ class FusilliEngine:
             return FusilliPlan(self, self._restored(payload))
 
     # ---- for plans and the C edge
+
+    def claims(self, graph: bytes, place: Place) -> Support:
+        """`support` for a host that asks other engines where this one declines: the graph is compiled and loaded.
+
+        So what fails then is a decline. With FUSILLI_COMPILE=late it is `support` alone.
+        """
+        answer = self.support(graph)
+        if not answer or self.options.compile is CompileMode.LATE:
+            return answer
+        try:
+            self._claimed.get((graph, place), lambda: self._loaded(graph, place))
+        except (FusilliError, MemoryError) as error:
+            return _declined(error)
+        return answer
+
+    def settle(self, graph: bytes, place: Place) -> None:
+        """A plan has taken over what `claims` loaded, or the stream may be gone."""
+        self._claimed.drop((graph, place))
+
+    def forget(self, place: Place) -> None:
+        """Drop what `claims` loaded for a stream that may be destroyed now."""
+        for key in self._claimed.keys():
+            if key[1] == place:
+                self._claimed.drop(key)
+
+    def _loaded(self, graph: bytes, place: Place) -> Executable:
+        return self._built(graph, EngineConfig(engine_id=self._id)).executable(self.device_at(place))
 
     def place(self, stream: int) -> Place:
         """Where an execution of this engine's device goes; the CPU knows no streams."""
@@ -513,6 +546,15 @@ class FusilliEngine:
         results = {uid for node in artifact.graph.nodes for uid in (t.uid for t in node.outputs.values())}
         optional = results & set(_uids(artifact.made_by.get("optional", "")))
         return Built(artifact.graph, self.target, compiled, settings, size, options, frozenset(optional))
+
+
+def _declined(error: FusilliError | MemoryError) -> Support:
+    """What failed, as the reason why a graph is left to others."""
+    if isinstance(error, NotSupportedError):
+        return Support.no(error.reason, node=error.node, rule=error.rule)
+    rules = {CompileError: "compiler", QuarantinedError: "quarantine", ExecutionError: "device", MemoryError: "device"}
+    rule = next((rule for kind, rule in rules.items() if isinstance(error, kind)), "options")
+    return Support.no(str(error) or type(error).__name__, rule=rule)
 
 
 def _uids(text: str) -> tuple[int, ...]:
