@@ -37,6 +37,7 @@ from hipdnn_backend.wire import (
 )
 from iree_bridge import Device, Executable, Options, Target, starting, support, versions
 from iree_bridge._locks import fork_safe_lock
+from iree_bridge.api import load_code
 from iree_bridge.cache import UntrustedCacheError
 from iree_bridge.compiler import CompiledCode, cache_for, compile_code, known_refusal
 from iree_bridge.cpu import host_arch, missing_features
@@ -91,13 +92,10 @@ class _Memo(Generic[K, V]):
         """What is kept, without making it."""
         return self._kept.get(key)
 
-    def keys(self) -> list[K]:
+    def drop(self, is_gone: Callable[[K], bool]) -> None:
         with self._lock:
-            return list(self._kept)
-
-    def drop(self, key: K) -> None:
-        with self._lock:
-            self._kept.pop(key, None)
+            for key in [key for key in self._kept if is_gone(key)]:
+                del self._kept[key]
 
 
 class _Known(NamedTuple):
@@ -163,22 +161,11 @@ class Built:
                     raise BadParamError(
                         f"the plan of graph '{self.graph.name}' is for {self.target}, {device} is {device.target}"
                     )
-                executable = self._load(device)
+                executable, self.code = load_code(self.graph, self.code, device, self.options)
                 if self.options.verify_first:
                     quarantine.verify(self.graph, self.code, executable, self.options)
                 self._loaded[device] = executable
             return executable
-
-    def _load(self, device: Device) -> Executable:
-        arguments, flops = self.graph.arguments(), self.graph.flops()
-        try:
-            return Executable(arguments, self.code.vmfb, device, flops=flops)
-        except ExecutionError as error:
-            if not self.code.from_cache or self.options.compile is CompileMode.NEVER:
-                raise
-            _LOG.warning("cached code of graph '%s' does not load and is compiled again: %s", self.graph.name, error)
-        self.code = compile_code(self.graph, self.target, self.options, refresh=True)
-        return Executable(arguments, self.code.vmfb, device, flops=flops)
 
     def to_bytes(self) -> bytes:
         """A sealed artifact of one target, without what only a recompile needs."""
@@ -350,14 +337,12 @@ class FusilliEngine:
         return answer
 
     def settle(self, graph: bytes, place: Place) -> None:
-        """A plan has taken over what `claims` loaded, or the stream may be gone."""
-        self._claimed.drop((graph, place))
+        """A plan has taken over what `claims` loaded."""
+        self._claimed.drop(lambda key: key == (graph, place))
 
     def forget(self, place: Place) -> None:
         """Drop what `claims` loaded for a stream that may be destroyed now."""
-        for key in self._claimed.keys():
-            if key[1] == place:
-                self._claimed.drop(key)
+        self._claimed.drop(lambda key: key[1] == place)
 
     def _loaded(self, graph: bytes, place: Place) -> Executable:
         return self._built(graph, EngineConfig(engine_id=self._id)).executable(self.device_at(place))
@@ -443,7 +428,8 @@ class FusilliEngine:
             try:
                 compile_code(graph, self.target, replace(self.options, compile=CompileMode.NEVER))
             except CompileError as error:
-                return Support.no(str(error) if rule == "not-compiled" else f"{problem}, and {error}", rule=rule)
+                is_asked = rule == "not-compiled"
+                return Support.no(str(error) if is_asked else f"{problem}; the cache lacks the graph", rule=rule)
         else:
             refusal = known_refusal(graph, self.target, self.options)
             if refusal:

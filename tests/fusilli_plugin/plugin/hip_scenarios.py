@@ -388,6 +388,21 @@ def claims_alone(hip: Standin, plugin: Raw) -> None:
     assert plugin.applies(plugin.handle(A), ADD)
 
 
+def claims_load(hip: Standin, plugin: Raw) -> None:
+    """What the driver does not load is declined; what was loaded for a claim goes with the handle at the latest."""
+    hip.fail("module_load", 209)
+    handle = plugin.handle(A)
+    assert not plugin.applies(handle, ADD)
+    hip.take()  # the driver can load again
+    assert plugin.applies(handle, ADD)
+    assert plugin.applies(handle, ADD)
+    assert len(hip.take("module_load")) == 1
+    plugin("Destroy", handle)
+    second = plugin.handle(A)
+    plugin.build(second)
+    assert len(hip.take("module_load")) == 1, "it was kept for a stream that may be gone"
+
+
 def captured(hip: Standin, plugin: Raw) -> None:
     """After its first execution a plan can be captured into a HIP graph. Making one during a capture is refused."""
     hip.play(play_add)
