@@ -31,7 +31,7 @@ from iree_bridge._locks import fork_safe_lock
 
 __all__ = ["ABI", "Plugin", "attach"]
 
-ABI: Final = 5
+ABI: Final = 6
 """Number of the shim's struct, FUSILLI_ABI in shim/shim.h."""
 _INTERRUPTED: Final = 0x100  # FUSILLI_INTERRUPTED there
 
@@ -91,7 +91,7 @@ def _fill(link: Any, plugin: Plugin) -> list[Any]:
     guarded = {
         name: getattr(plugin, name)
         for name in (
-            "supports", "details", "free_bytes", "workspace_size", "create_context", "destroy_context",
+            "claims", "details", "free_bytes", "workspace_size", "create_context", "destroy_context",
             "context_workspace_size", "execute", "execute_overridden", "serialize", "restore", "destroy_handle",
             "attach_ort",
         )
@@ -218,9 +218,10 @@ class Plugin:
 
     # ---- the table
 
-    def supports(self, device: int, graph: int, size: int, yes: Any) -> None:
-        """Sets ``yes`` if the graph is claimed; the reason of a decline goes to the log."""
-        answer = self._engine(device).support(_bytes(graph, size, _MAX_GRAPH))
+    def claims(self, serial: int, device: int, stream: int, graph: int, size: int, yes: Any) -> None:
+        """Sets ``yes`` if the graph is claimed; the reason of a decline goes to the log. May compile."""
+        place = self._place(serial, device, stream) if self._is_gpu else _CPU
+        answer = self._engine(device).claims(_bytes(graph, size, _MAX_GRAPH), place)
         if answer:
             yes[0] = 1
         else:
@@ -244,10 +245,12 @@ class Plugin:
     def create_context(
         self, serial: int, device: int, stream: int, config: int, config_size: int, graph: int, size: int, out: Any
     ) -> None:
-        """Compiles, or finds what `workspace_size` compiled, and loads the code on the handle's device."""
+        """Compiles, or finds what `claims` or `workspace_size` compiled, and loads the code on the handle's device."""
         engine = self._engine(device)
         settings = decode_engine_config(_bytes(config, config_size, _MAX_GRAPH))
-        out[0] = self._add(engine, engine.build(_bytes(graph, size, _MAX_GRAPH), settings), serial, stream)
+        data = _bytes(graph, size, _MAX_GRAPH)
+        out[0] = self._add(engine, engine.build(data, settings), serial, stream)
+        engine.settle(data, self._place(serial, device, stream) if self._is_gpu else _CPU)
 
     def destroy_context(self, context: int) -> None:
         """Frees a plan."""
@@ -303,6 +306,8 @@ class Plugin:
         for place in gone:
             for context in list(self._plans.values()):
                 context.plan.forget(place)
+            for engine in list(self._engines.values()):
+                engine.forget(place)
             index, stream = place
             replace(self._device, index=index, stream=stream).close()
 

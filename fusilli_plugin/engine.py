@@ -1,7 +1,7 @@
 """The engine: hipDNN's operation graphs compiled by IREE.
 
-`FusilliEngine` is what the plugin's C functions end in, and an engine of the embedded host as well. Applicability
-imports no compiler; it decodes, translates and asks ``iree_bridge.support``.
+`FusilliEngine` is what the plugin's C functions end in, and an engine of the embedded host as well. `support` imports
+no compiler; it decodes, translates and asks ``iree_bridge.support``. `claims`, which hosts of the plugin ask, compiles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from fusilli_plugin import claim, quarantine
 from fusilli_plugin.company import company
 from fusilli_plugin.envelope import seal, unseal
-from fusilli_plugin.errors import BadParamError, FusilliEngineError
+from fusilli_plugin.errors import BadParamError, FusilliEngineError, QuarantinedError
 from fusilli_plugin.importers import Reading, import_graph, unread_results
 from fusilli_plugin.knobs import Settings, knobs_for, settings_of
 from fusilli_plugin.plan import FusilliPlan, Place, as_engine_error
@@ -37,6 +37,7 @@ from hipdnn_backend.wire import (
 )
 from iree_bridge import Device, Executable, Options, Target, starting, support, versions
 from iree_bridge._locks import fork_safe_lock
+from iree_bridge.api import load_code
 from iree_bridge.cache import UntrustedCacheError
 from iree_bridge.compiler import CompiledCode, cache_for, compile_code, known_refusal
 from iree_bridge.cpu import host_arch, missing_features
@@ -50,6 +51,7 @@ _MAX_BUILT: Final = 64
 _MAX_PAYLOAD: Final = 1 << 30  # bytes
 # So little is kept for each execution at a time, instead of asked for: some programs pass no workspace.
 _SMALL_SCRATCH: Final = 16 << 10  # bytes
+_MAX_CLAIMED: Final = 4
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -90,9 +92,10 @@ class _Memo(Generic[K, V]):
         """What is kept, without making it."""
         return self._kept.get(key)
 
-    def drop(self, key: K) -> None:
+    def drop(self, is_gone: Callable[[K], bool]) -> None:
         with self._lock:
-            self._kept.pop(key, None)
+            for key in [key for key in self._kept if is_gone(key)]:
+                del self._kept[key]
 
 
 class _Known(NamedTuple):
@@ -158,22 +161,11 @@ class Built:
                     raise BadParamError(
                         f"the plan of graph '{self.graph.name}' is for {self.target}, {device} is {device.target}"
                     )
-                executable = self._load(device)
+                executable, self.code = load_code(self.graph, self.code, device, self.options)
                 if self.options.verify_first:
                     quarantine.verify(self.graph, self.code, executable, self.options)
                 self._loaded[device] = executable
             return executable
-
-    def _load(self, device: Device) -> Executable:
-        arguments, flops = self.graph.arguments(), self.graph.flops()
-        try:
-            return Executable(arguments, self.code.vmfb, device, flops=flops)
-        except ExecutionError as error:
-            if not self.code.from_cache or self.options.compile is CompileMode.NEVER:
-                raise
-            _LOG.warning("cached code of graph '%s' does not load and is compiled again: %s", self.graph.name, error)
-        self.code = compile_code(self.graph, self.target, self.options, refresh=True)
-        return Executable(arguments, self.code.vmfb, device, flops=flops)
 
     def to_bytes(self) -> bytes:
         """A sealed artifact of one target, without what only a recompile needs."""
@@ -229,6 +221,7 @@ class FusilliEngine:
         self._graphs: _Memo[bytes, _Known] = _Memo(_MAX_GRAPHS)
         self._failed: _Memo[bytes, str] = _Memo(_MAX_GRAPHS)
         self._builds: _Memo[tuple[bytes, Settings], Built] = _Memo(_MAX_BUILT)
+        self._claimed: _Memo[tuple[bytes, Place], Executable] = _Memo(_MAX_CLAIMED)
 
     @property
     def id(self) -> EngineId:
@@ -274,7 +267,7 @@ class FusilliEngine:
     # ---- hipdnn_backend.engine.Engine
 
     def support(self, graph: bytes) -> Support:
-        """Whether the engine runs the graph. It does not compile: what it claims, it can compile and is right."""
+        """Whether the engine runs the graph, as far as that is known without compiling it."""
         try:
             known = self._graphs.get(graph, lambda: self._examine(graph))
             if known.graph is None or not known.support:
@@ -328,6 +321,31 @@ class FusilliEngine:
             return FusilliPlan(self, self._restored(payload))
 
     # ---- for plans and the C edge
+
+    def claims(self, graph: bytes, place: Place) -> Support:
+        """`support` for a host that asks other engines where this one declines: the graph is compiled and loaded.
+
+        So what fails then is a decline. With FUSILLI_COMPILE=late it is `support` alone.
+        """
+        answer = self.support(graph)
+        if not answer or self.options.compile is CompileMode.LATE:
+            return answer
+        try:
+            self._claimed.get((graph, place), lambda: self._loaded(graph, place))
+        except (FusilliError, MemoryError) as error:
+            return _declined(error)
+        return answer
+
+    def settle(self, graph: bytes, place: Place) -> None:
+        """A plan has taken over what `claims` loaded."""
+        self._claimed.drop(lambda key: key == (graph, place))
+
+    def forget(self, place: Place) -> None:
+        """Drop what `claims` loaded for a stream that may be destroyed now."""
+        self._claimed.drop(lambda key: key[1] == place)
+
+    def _loaded(self, graph: bytes, place: Place) -> Executable:
+        return self._built(graph, EngineConfig(engine_id=self._id)).executable(self.device_at(place))
 
     def place(self, stream: int) -> Place:
         """Where an execution of this engine's device goes; the CPU knows no streams."""
@@ -410,7 +428,8 @@ class FusilliEngine:
             try:
                 compile_code(graph, self.target, replace(self.options, compile=CompileMode.NEVER))
             except CompileError as error:
-                return Support.no(str(error) if rule == "not-compiled" else f"{problem}, and {error}", rule=rule)
+                is_asked = rule == "not-compiled"
+                return Support.no(str(error) if is_asked else f"{problem}; the cache lacks the graph", rule=rule)
         else:
             refusal = known_refusal(graph, self.target, self.options)
             if refusal:
@@ -513,6 +532,15 @@ class FusilliEngine:
         results = {uid for node in artifact.graph.nodes for uid in (t.uid for t in node.outputs.values())}
         optional = results & set(_uids(artifact.made_by.get("optional", "")))
         return Built(artifact.graph, self.target, compiled, settings, size, options, frozenset(optional))
+
+
+def _declined(error: FusilliError | MemoryError) -> Support:
+    """What failed, as the reason why a graph is left to others."""
+    if isinstance(error, NotSupportedError):
+        return Support.no(error.reason, node=error.node, rule=error.rule)
+    rules = {CompileError: "compiler", QuarantinedError: "quarantine", ExecutionError: "device", MemoryError: "device"}
+    rule = next((rule for kind, rule in rules.items() if isinstance(error, kind)), "options")
+    return Support.no(str(error) or type(error).__name__, rule=rule)
 
 
 def _uids(text: str) -> tuple[int, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from graph_api import ExecutionError, Graph, NotSupportedError
-from iree_bridge.compiler import compile_code
-from iree_bridge.options import Options
+from iree_bridge.compiler import CompiledCode, compile_code
+from iree_bridge.options import CompileMode, Options
 from iree_bridge.support import support
 from iree_bridge.target import Target
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from iree_bridge.device import Device
     from iree_bridge.runtime import Executable
 
-__all__ = ["build", "compile_graph"]
+__all__ = ["build", "compile_graph", "load_code"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,7 +41,6 @@ def build(
         ExecutionError: the device is not there, or does not load the code.
     """
     from iree_bridge.device import Device
-    from iree_bridge.runtime import Executable
 
     options = options or Options.from_env()
     place = Device.parse(options.device if device is None else device) if not isinstance(device, Device) else device
@@ -48,16 +48,33 @@ def build(
         place = place.on_stream(stream)
     target = place.target
     support(graph, target).require()
-    code = compile_code(graph, target, options)
+    return load_code(graph, compile_code(graph, target, options), place, options)[0]
+
+
+def load_code(graph: Graph, code: CompiledCode, place: Device, options: Options) -> tuple[Executable, CompiledCode]:
+    """Compiled code on a device; what comes from a cache and does not load is compiled again.
+
+    Raises:
+        ExecutionError: the device is not there, or does not load the code; the code needs another processor.
+        CompileError: it had to be compiled again, which failed.
+    """
+    from iree_bridge.runtime import Executable
+
+    missing = code.missing()
+    if missing:  # it would end the process
+        raise ExecutionError(
+            f"the code of graph '{graph.name}' may use processor extensions that this machine lacks "
+            f"({', '.join(missing)}); the compiler flags {shlex.join(options.extra_flags)} ask for them"
+        )
     arguments, flops = graph.arguments(), graph.flops()
     try:
-        return Executable(arguments, code.vmfb, place, flops=flops)
+        return Executable(arguments, code.vmfb, place, flops=flops), code
     except ExecutionError as error:
-        if not code.from_cache:
+        if not code.from_cache or options.compile is CompileMode.NEVER:
             raise
         _LOG.warning("cached code of graph '%s' does not load and is compiled again: %s", graph.name, error)
-        code = compile_code(graph, target, options, refresh=True)
-        return Executable(arguments, code.vmfb, place, flops=flops)
+    code = compile_code(graph, code.target, options, refresh=True)
+    return Executable(arguments, code.vmfb, place, flops=flops), code
 
 
 def compile_graph(graph: Graph, targets: Sequence[Target], *, options: Options | None = None) -> Artifact:

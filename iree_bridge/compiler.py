@@ -20,6 +20,7 @@ from graph_api import CompileError, Graph, GraphError, NotSupportedError
 from iree_bridge import versions
 from iree_bridge._flights import Flights
 from iree_bridge.cache import Cache, Code, Refusal, key_of
+from iree_bridge.cpu import missing_features
 from iree_bridge.options import CompileMode, Options
 from iree_bridge.target import Target
 from iree_bridge.variants import FUSED_PADDING, variants
@@ -90,6 +91,10 @@ class CompiledCode(NamedTuple):
     dispatches: int | None
     seconds: float
     form: str = ""
+
+    def missing(self) -> tuple[str, ...]:
+        """Processor extensions that the code may use and this machine lacks."""
+        return () if self.target.is_gpu else missing_features(self.target.needs(self.flags))
 
 
 class EmittedIr(NamedTuple):

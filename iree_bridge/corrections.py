@@ -1,7 +1,7 @@
 """Operations of custom texts that the compiler lowers to something else than what PyTorch computes: put right.
 
 NaN and infinity where it forgets them, unsigned integers that it takes for signed ones, powers of negative numbers,
-hyperbolic functions that cancel or overflow, ``softshrink`` below 0; sines of large angles.
+hyperbolic functions that cancel or overflow, ``softshrink`` below 0; sines of large angles; small numbers as FLOAT16.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _FLOAT_CODES: Final = {"f16": 5, "f32": 6, "f64": 7, "bf16": 15}  # torch.dtype 
 _POWERS: Final = ("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
 _SORTS: Final = {"topk": 2, "sort": 1, "sort.stable": 2, "argsort": 1}
 """Operation → which operand is the dim along which it sorts its first."""
+_CASTS: Final = ("to.dtype", "to.dtype_layout", "_to_copy", "torch.prims.convert_element_type")
 
 
 def correct(function: Any) -> None:
@@ -52,6 +53,8 @@ def correct(function: Any) -> None:
             _remainder(op)
         elif (name in _ODD or name in _FORMULAS) and _element(op.results[0].type) in _FLOAT_CODES:
             _by_formula(op, name)
+        elif name in _CASTS and (_element(op.operands[0].type), _element(op.results[0].type)) == ("f64", "f16"):
+            op.operands[0] = _as(op, op.operands[0], "f32")  # as the emitter casts
 
 
 def _pass_nan(op: Any, operands: list[Any]) -> None:

@@ -331,6 +331,9 @@ class Emitter:
         if dtype is DataType.UINT8 and value.dtype.is_float:
             # The compiler converts floats to signed bytes, whatever the type says: 128 to 254 would become 127.
             value = self.cast(value, DataType.INT32)
+        if (value.dtype, dtype) == (DataType.DOUBLE, DataType.HALF) and self.target.backend == "llvm-cpu":
+            # What IREE links in for it goes through FLOAT too, but makes 0 of all results below 2**-14.
+            value = self.cast(value, DataType.FLOAT)
         if dtype.is_float and not value.dtype.is_float and self._rounds_to_bf16:
             return self._number_for_bf16(value, dtype)
         return self.op("prims.convert_element_type", value.dims, dtype, value, TORCH_CODE[dtype])

@@ -29,9 +29,16 @@ class OptionError(FusilliError):
 
 
 class CompileMode(Enum):
-    """When the compiler may be started."""
+    """When the compiler may be started.
+
+    Attributes:
+        AUTO: when code is wanted; a host of the hipDNN plugin wants it when it asks whether a graph is served.
+        LATE: the plugin answers that without it, and compiles for the first plan.
+        NEVER: only code in the cache serves.
+    """
 
     AUTO = "auto"
+    LATE = "late"
     NEVER = "never"
 
 
@@ -60,7 +67,7 @@ class Options:
         cache_dir: where compiled code is kept (``FUSILLI_CACHE_DIR``).
         cache_readonly: further caches that are read and never written (``FUSILLI_CACHE_READONLY``, ``:``-separated).
         cache_size: bytes that ``cache_dir`` may grow to (``FUSILLI_CACHE_SIZE``; ``K``, ``M``, ``G`` are understood).
-        compile: whether a cache miss may start the compiler (``FUSILLI_COMPILE`` = ``auto`` or ``never``).
+        compile: when a cache miss may start the compiler (``FUSILLI_COMPILE`` = ``auto``, ``late`` or ``never``).
         extra_flags: compiler flags appended to those of the target (``FUSILLI_EXTRA_COMPILER_FLAGS``, shell quoting).
         timeout: seconds one compile may take (``FUSILLI_COMPILE_TIMEOUT``).
         memory: bytes of data one worker may allocate (``FUSILLI_COMPILE_MEMORY``).

@@ -222,8 +222,9 @@ static int is_captured(const handle_t* handle) {
   return error == CAPTURE_IMPLICIT || (error == 0 && status != 0);
 }
 
-#define REFUSE_CAPTURE(handle) \
-  REQUIRE(!is_captured(&handle), "the stream is being captured into a HIP graph; plans are made outside captures")
+static const char captured[] = "the stream is being captured into a HIP graph; plans are made outside captures";
+
+#define REFUSE_CAPTURE(handle) REQUIRE(!is_captured(&handle), captured)
 
 // ---- base API -----------------------------------------------------------------------------------------------------
 
@@ -347,8 +348,11 @@ EXPORT status_t hipdnnEnginePluginGetApplicableEngineIds(handle_t* handle, const
   FIND_HANDLE(known);
   *count = 0;
   int32_t yes = 0;
-  if (!python_start() || done(fusilli_python.supports(known.device, BYTES(graph), &yes)) != SUCCESS || !yes)
-    return SUCCESS;
+  if (is_captured(&known))
+    log_line(SEVERITY_WARN, "a graph is declined: %s", captured);
+  else if (python_start())
+    done(fusilli_python.claims(known.serial, known.device, (uintptr_t)known.stream, BYTES(graph), &yes));
+  if (!yes) return SUCCESS;  // no error: it would take the graph from the other engines
   if (max) ids[0] = fusilli_python.engine_id;
   *count = 1;
   return SUCCESS;

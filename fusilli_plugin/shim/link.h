@@ -27,7 +27,8 @@ typedef struct {
   int32_t attached;
   uintptr_t failed; // a Python object: called with the exception of a launch, it returns a status
   void (*set_log_severity)(int32_t severity);
-  int32_t (*supports)(int32_t device, uintptr_t graph, size_t graph_size, int32_t* yes);
+  int32_t (*claims)(uint64_t serial, int32_t device, uintptr_t stream, uintptr_t graph, size_t graph_size,
+                    int32_t* yes);
   int32_t (*details)(int32_t device, uintptr_t graph, size_t graph_size, uintptr_t* data, size_t* size);
   int32_t (*free_bytes)(uintptr_t data);
   int32_t (*workspace_size)(int32_t device, uintptr_t config, size_t config_size, uintptr_t graph, size_t graph_size,

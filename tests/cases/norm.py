@@ -223,7 +223,7 @@ def _batch_options() -> list[OpCase]:
         _batch("training_shifted", "batchnorm", (4, 3, 6, 6), running=True, make=shifted, note="two passes"),
         _batch("training_shifted_f16", "batchnorm", (4, 3, 6, 6), D.HALF, D.FLOAT, make=shifted),
         _batch("training_constant", "batchnorm", (4, 3, 4, 4), make=lambda x: np.full(x.shape, 7.0), fast=True),
-        _batch("training_large", "batchnorm", (8, 4, 20, 20), D.HALF, D.FLOAT, layout="NHWC", running=True),
+        _batch("training_large", "batchnorm", (8, 4, 20, 20), D.HALF, D.FLOAT, layout="NHWC", running=True, fast=True),
         _batch(
             "training_peers",
             "batchnorm",

@@ -118,6 +118,29 @@ def test_softshrink() -> None:
     _check("softshrink", (X, 0.5))
 
 
+@pytest.mark.parametrize("op", ["torch.aten.to.dtype", "torch.prims.convert_element_type"])
+def test_small_numbers_become_half_numbers(op: str) -> None:
+    """Multiples of 2**-24 are numbers of both types; those below 2**-14 are subnormal in one."""
+    small = np.arange(-40.0, 40.0) * 2.0**-24
+    kinds = [f"!torch.vtensor<[{small.size}],{element}>" for element in ("f64", "f16")]
+    rest = ", %no, %no, %none : {0}, !torch.int, !torch.bool, !torch.bool, !torch.none -> {1}"
+    tail = rest if op.endswith("to.dtype") else " : {0}, !torch.int -> {1}"
+    text = f"""func.func private @{{FUNC_NAME}}(%x: {kinds[0]}) -> {kinds[1]} {{
+    %half = torch.constant.int 5
+    %no = torch.constant.bool false
+    %none = torch.constant.none
+    %r = {op} %x, %half{tail.format(*kinds)}
+    return %r : {kinds[1]}
+    }}"""
+    graph = Graph("cast", io_data_type=DataType.DOUBLE)
+    x = graph.tensor(dim=small.shape)
+    (y,) = graph.custom_op([x], 1, CustomOpAttributes(custom_op_id="fusilli.cast", data=text))
+    y.set_dim(small.shape).set_output().set_data_type(DataType.HALF)
+    result = aligned(np.ones(small.shape, np.float16))
+    build(graph.validate(), "cpu").run({x: aligned(small), y: result})
+    assert result.astype(np.float64).tolist() == small.tolist()
+
+
 _ANGLES = np.array([0, 1e-30, -1e-3, 0.5, np.pi, -np.pi / 2, 25.132741, 1e4, -1e5, 1e7, 1e10, INF, NAN], np.float32)
 
 

@@ -51,6 +51,18 @@ def test_nan_stays_beside_numbers(dtype: DataType) -> None:
     _check(dtype, PointwiseMode.RELU_FWD, [_X], [_NAN, 1.0, -1.0, 2.0, -1.0, _NAN, 2.0, _NAN], **clips)
 
 
+@pytest.mark.parametrize("source", [DataType.DOUBLE, DataType.FLOAT, DataType.BFLOAT16])
+def test_small_numbers_become_half_numbers(source: DataType) -> None:
+    """All multiples of 2**-24 up to 2**-13 are HALF numbers, the first 1,023 of them subnormal."""
+    small = np.arange(-2048, 2049) * 2.0**-24
+    g = Graph("cast", io_data_type=source, compute_data_type=source)
+    x = g.tensor("x", dim=small.shape)
+    y = g.pointwise(PointwiseMode.IDENTITY, x).set_output().set_data_type(DataType.HALF)
+    result, given = aligned(np.ones(small.shape, np.float16)), aligned(small.astype(source.numpy))
+    build(g.validate(), "cpu").run({x: given, y: result})
+    assert result.astype(np.float64).tolist() == given.astype(np.float64).tolist()
+
+
 def test_large_angles_and_angles_near_zeros() -> None:
     """By hand: sin(1e4), sin(1e10), and of the float next to pi what that is short of pi."""
     angles = [1e4, 1e10, 3.1415927410125732, -0.5]

@@ -67,7 +67,7 @@ def test_every_variable_is_read() -> None:
     [
         ("FUSILLI_CACHE_SIZE", "4X", "not a size"),
         ("FUSILLI_CACHE_SIZE", "0", "cache_size=0 must be positive"),
-        ("FUSILLI_COMPILE", "maybe", "known are auto, never"),
+        ("FUSILLI_COMPILE", "maybe", "known are auto, late, never"),
         ("FUSILLI_COMPILE_TIMEOUT", "soon", "not a number of seconds"),
         ("FUSILLI_COMPILE_TIMEOUT", "nan", "must be positive"),
         ("FUSILLI_COMPILE_TIMEOUT", "inf", "timeout=inf must be at most 1000000 seconds"),
@@ -98,7 +98,7 @@ def test_values_given_in_code_take_their_form() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"compile": "nevr"}, "compile='nevr': known are auto, never"),
+        ({"compile": "nevr"}, "compile='nevr': known are auto, late, never"),
         ({"extra_flags": "--x"}, "extra_flags='--x': give a sequence of texts"),
         ({"extra_flags": [1]}, "extra_flags=.*1 is no text"),
         ({"cache_readonly": "a"}, "cache_readonly='a': give a sequence of paths"),

@@ -12,16 +12,20 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fusilli_plugin.engine import FusilliEngine
-from graph_api import CompileError, FusilliError
+from fusilli_plugin.importers import import_graph
+from graph_api import CompileError, ExecutionError, FusilliError
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.wire import EngineConfig
+from hipdnn_backend.wire import EngineConfig, decode_graph
 from iree_bridge import Options, compiler, starting
+from iree_bridge import build as build_graph
+from iree_bridge.cpu import host_arch, host_extensions
 from iree_bridge.options import CompileMode
-from tests.fusilli_plugin.plugin.hosting import GRAPHS
+from tests.fusilli_plugin.plugin.hosting import GRAPHS, Session
 
 pytestmark = pytest.mark.iree_cpu
 RELU = (GRAPHS / "pw_relu.bin").read_bytes()
@@ -195,6 +199,78 @@ def test_what_failed_once_is_declined_in_this_process(
     answer = made.support(RELU)
     assert (answer.ok, answer.rule) == (False, "compiler")
     assert answer.reason == "it failed to compile in this process: the compiler failed"
+
+
+HERE = (0, None)
+"""Where executions on the CPU go."""
+
+
+@pytest.mark.parametrize("kind", ["refused", "timeout", "memory", "crash", ""])
+def test_a_host_is_told_of_what_does_not_compile_when_it_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    compiles: list[object] = []
+
+    def fail(*_: object, **__: object) -> None:
+        compiles.append(kind)
+        raise CompileError("the compiler failed\nreproducer: here", None, kind)
+
+    monkeypatch.setattr(compiler, "_request_compile", fail)
+    made = engine(tmp_path / "cache")
+    answer = made.claims(RELU, HERE)
+    assert (answer.ok, answer.rule) == (False, "compiler")
+    assert "the compiler failed\nreproducer: here" in answer.reason
+    tried = len(compiles)
+    assert made.claims(RELU, HERE).rule == "compiler"  # hipDNN asks twice
+    assert len(compiles) == tried
+
+
+def test_a_host_is_told_late_if_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_request_compile", lambda *_, **__: pytest.fail("compiled"))
+    assert engine(tmp_path / "cache", compile=CompileMode.LATE).claims(RELU, HERE)
+    assert engine(tmp_path / "cache", compile=CompileMode.NEVER).claims(RELU, HERE).rule == "not-compiled"
+
+
+def test_what_was_compiled_for_a_claim_serves_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = engine(tmp_path / "cache")
+    assert made.claims(RELU, HERE)
+    monkeypatch.setattr("fusilli_plugin.engine.load_code", lambda *_: pytest.fail("loaded again"))
+    monkeypatch.setattr("fusilli_plugin.engine.compile_code", lambda *_, **__: pytest.fail("compiled again"))
+    plan = made.build(RELU, EngineConfig(engine_id=made.id))
+    plan.prepare(HERE)
+    made.settle(RELU, HERE)
+    plan.close()
+    assert not made._claimed._kept
+
+
+def test_what_the_device_does_not_load_is_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ExecutionError("the device does not load it")
+
+    made = engine(tmp_path / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr("fusilli_plugin.engine.load_code", refuse)
+        answer = made.claims(RELU, HERE)
+    assert (answer.ok, answer.rule, answer.reason) == (False, "device", "the device does not load it")
+    assert made.claims(RELU, HERE)  # it may have been busy
+
+
+def test_code_for_another_processor_is_declined_and_not_executed(tmp_path: Path) -> None:
+    """XOP was in one family of processors; code that uses it would end the process."""
+    if "xop" in host_extensions() or host_arch() != "x86_64":
+        pytest.skip("this processor has XOP, or is another architecture")
+    flags = ("--iree-llvmcpu-target-cpu-features=+xop",)
+    answer = engine(tmp_path / "cache", extra_flags=flags).claims(RELU, HERE)
+    assert (answer.ok, answer.rule) == (False, "device")
+    assert "processor extensions that this machine lacks (xop); the compiler flags --iree-llvm" in answer.reason
+    with pytest.raises(ExecutionError, match=r"lacks \(xop\)"):
+        build_graph(import_graph(decode_graph(RELU)), "cpu", options=Options(cache_dir=tmp_path, extra_flags=flags))
+
+
+def test_a_c_host_sees_a_decline(session: Session, case: Callable[[str], Any], tmp_path: Path) -> None:
+    session.cache = tmp_path / "cache"
+    said = session.run("declined", case("pw_relu").folder, FUSILLI_EXTRA_COMPILER_FLAGS="--no-such-flag")
+    assert "a graph is declined: the compiler has no flag --no-such-flag" in said
 
 
 def test_never_compiling_and_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("bounded", {}),
         ("misaligned", {}),
         ("captured", {}),
+        ("claims_load", {}),
         ("host_scalars", {}),
         ("injected", {}),
         ("threads", {"STANDIN_HIP_DEVICES": "2"}),
