@@ -52,6 +52,7 @@ _Result = TypeVar("_Result")
 
 _OF_THE_FORM: Final = {"refused", "crash", "memory", "timeout"}
 """Kinds of failures that another form of the graph need not have."""
+_LEAST_SECONDS: Final = 60.0
 _MESSAGE_LINES: Final = 18
 _FEW_LINES: Final = 3
 _LINE_WIDTH: Final = 300
@@ -121,12 +122,23 @@ class Recipe(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """One compile and what its failure report needs."""
+    """One compile and what its failure report needs.
+
+    Attributes:
+        is_last: there is no other form to try.
+    """
 
     name: str
     recipe: Recipe
     options: Options
     graph_json: str | None = None
+    is_last: bool = True
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that it may take: where there is another form, a fifth of what the last one may, but a minute."""
+        whole = self.options.timeout
+        return whole if self.is_last else min(whole, max(_LEAST_SECONDS, whole / 5))
 
     @property
     def what(self) -> str:
@@ -516,7 +528,7 @@ def _first_of(recipes: Sequence[Recipe], job: _Job, make: Callable[[_Job], _Resu
     failures: list[CompileError] = []
     for recipe, following in zip(recipes, [*(each.form for each in recipes[1:]), ""], strict=True):
         try:
-            return make(job._replace(recipe=recipe))
+            return make(job._replace(recipe=recipe, is_last=not following))
         except CompileError as error:
             if error.kind not in _OF_THE_FORM:
                 raise
@@ -601,7 +613,7 @@ def _ask(
 
     try:
         workers = pool(job.options)
-        return workers.request(header, payload, timeout=job.options.timeout, global_flags=global_flags)
+        return workers.request(header, payload, timeout=job.timeout, global_flags=global_flags)
     except WorkerError as failure:
         _report(job, str(failure), [], failure.stderr, ir, failure.kind)
 

@@ -15,6 +15,7 @@ from graph_api.layout import stride_order
 from graph_api.ops.conv import ConvNode
 from graph_api.ops.custom_op import CustomOpNode
 from graph_api.ops.matmul import batch_factors
+from graph_api.ops.norm import BatchnormNode
 from iree_bridge.target import Target
 
 __all__ = ["FUSED_PADDING", "Variant", "choose", "is_channels_last", "is_usual", "variants"]
@@ -53,13 +54,16 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
     compiles with one of them only.
 
+    Sums are not split over kernels in graphs with forward convolutions, where that was wrong, and with most batchnorms
+    in training, where it costs.
+
     CPU: a forward convolution ends in a view of its product, which keeps what follows from joining the product's kernel
     unless views are moved.
     """
     found = tuple(form.variant for form in _FORMS[target.backend] if form.applies(graph, target))
     if target.backend == "rocm":
         found = tuple(it._replace(global_flags=_NO_NEGATIVE_STARTS) for it in found)
-        if _convolves(graph, target):
+        if _convolves(graph, target) or _has_channel_sums(graph):
             found = tuple(it._replace(flags=(*it.flags, *_NO_SPLIT_SUMS)) for it in found)
     return found
 
@@ -83,6 +87,23 @@ def _is_attention(node: Node) -> bool:
 
 def _convolves(graph: Graph, target: Target) -> bool:
     return any(node.op == "conv_fprop" for node in graph.nodes)
+
+
+def _has_channel_sums(graph: Graph) -> bool:
+    """Whether there are sums of a batchnorm in training that a work group each does well.
+
+    Split over groups they are kernels of their own, and x less its mean goes through memory: 6 dispatches, else 2.
+    Splits are worth that where few channels of many elements would leave most of a chip without work.
+    """
+    for node in graph.nodes:
+        if isinstance(node, BatchnormNode):
+            x = node.inputs["x"].dims
+            return x[1] >= _MANY_CHANNELS or math.prod(x) // x[1] <= _FEW_TERMS
+    return False
+
+
+_MANY_CHANNELS: Final = 64
+_FEW_TERMS: Final = 1 << 14
 
 
 def _pads_convolutions_only(graph: Graph, target: Target) -> bool:

@@ -328,6 +328,8 @@ class _Trial:
 
     def _probed(self, node: Node) -> Mapping[str, Sequence[int]] | None:
         values: dict[str, Array] = {}
+        if node.op_type == "Loop" and not node.domain:  # as a rule its state keeps its dims
+            return self._known_of(zip(node.outputs, node.inputs[2:], strict=False))
         if node.has_subgraphs:  # which branch is taken decides
             value = self._value(node.inputs[0], {}) if node.index in self._graph.bodies and node.inputs else None
             if value is None:
@@ -377,4 +379,8 @@ class _Trial:
         return not self._graph.values[name].dtype or (shape is not None and None not in shape)
 
     def _known(self, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        return {name: _ints(self.shapes[name]) for name in names if name and name in self.shapes}
+        return self._known_of((name, name) for name in names if name)
+
+    def _known_of(self, names: Iterable[tuple[str, str]]) -> dict[str, tuple[int, ...]]:
+        """By the first name of each pair, the dims that the second one has."""
+        return {name: _ints(self.shapes[other]) for name, other in names if other in self.shapes}

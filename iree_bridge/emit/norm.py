@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from graph_api import DataType, TensorAttr
@@ -14,7 +13,7 @@ from graph_api.ops.norm import (
     RmsnormNode,
 )
 from iree_bridge.emit.pointwise import Elementwise
-from iree_bridge.emit.reduction import accumulator, mean
+from iree_bridge.emit.reduction import accumulator, fills_waves, mean
 from iree_bridge.emitter import Emitter, Value, rule
 
 __all__ = ["batchnorm", "batchnorm_inference", "batchnorm_inference_variance", "layernorm", "rmsnorm"]
@@ -95,18 +94,13 @@ def _arithmetic(e: Emitter, node: BatchnormNode | LayernormNode | RmsnormNode) -
 def _moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
     """Mean, difference from it, biased variance: of a constant row the last two are 0 where its sum is exact.
 
-    A GPU computes all in one kernel. Its compile time and registers explode (minutes, hundreds) unless the axes are the
-    last ones and their elements fill waves; then the mean becomes a kernel of its own.
+    For what `fills_waves` says the mean is a kernel of its own.
     """
     center = mean(t.e, x, axes)
-    rows = axes[0] == len(x.dims) - len(axes) and math.prod(x.dims[axis] for axis in axes) % _WAVE == 0
-    if t.e.target.is_gpu and not rows:
+    if t.e.target.is_gpu and not fills_waves(x.dims, axes):
         center = t.e.barrier(center)
     difference = t.sub(x, center)
     return center, difference, mean(t.e, t.mul(difference, difference), axes)
-
-
-_WAVE = 64
 
 
 def _inverse_root(t: Elementwise, value: Value, epsilon: Value) -> Value:

@@ -25,7 +25,34 @@ def reduction(e: Emitter, node: ReductionNode) -> None:
     if node.outputs["y"].volume == 1:
         # Of everything: the order of the terms is free, so it is that of memory, which needs no transposition.
         x, axes = e.permute(x, stride_order(tensor.dims, tensor.strides)), range(len(x.dims))
-    e.write(node, "y", _reduced(e, Elementwise(e, node.compute), node.attributes.mode, x, axes))
+    y = _reduced(e, Elementwise(e, node.compute), node.attributes.mode, x, axes)
+    terms = math.prod(tensor.dims[axis] for axis in node.axes)
+    if e.target.is_gpu and terms > _SHORT and not fills_waves(tensor.dims, node.axes) and _leads_to_reduction(e, node):
+        y = e.barrier(y)
+    e.write(node, "y", y)
+
+
+def fills_waves(dims: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether the axes are the last ones and their elements fill waves.
+
+    A GPU computes reductions that follow from each other in one kernel. Its compile time and registers explode
+    (minutes, hundreds) unless this holds; then the first becomes a kernel of its own.
+    """
+    return axes[0] == len(dims) - len(axes) and math.prod(dims[axis] for axis in axes) % _WAVE == 0
+
+
+_WAVE, _SHORT = 64, 512
+
+
+def _leads_to_reduction(e: Emitter, node: ReductionNode) -> bool:
+    """Whether a later reduction is computed from the result of ``node``, as the sum in a softmax from the maximum."""
+    reached = set(node.outputs.values())
+    for later in e.graph.nodes:
+        if later is not node and reached.intersection(later.inputs.values()):
+            if later.op == "reduction":
+                return True
+            reached.update(later.outputs.values())
+    return False
 
 
 def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Sequence[int]) -> Value:
@@ -76,15 +103,13 @@ def accumulator(target: Target, dims: Sequence[int], axes: Sequence[int], dtype:
     if terms == math.prod(dims):
         least = _LONG_ALL
     elif len(dims) - 1 in axes and dims[-1] > 1:
-        least = _LONG_SCALAR_ROW if dims[-1] % _VECTOR else _LONG_ROW
+        least = _LONG_SCALAR_ROW if dims[-1] * dtype.bits // 8 % target.vector_bytes else _LONG_ROW
     else:
         least = _LONG_COLUMN
     return DataType.DOUBLE if terms >= least else dtype
 
 
 _LONG_SCALAR_ROW, _LONG_COLUMN, _LONG_ROW, _LONG_ALL = 256, 1024, 8192, 32768
-_VECTOR = 8
-"""Elements of the vectors that a row is cut into, if it can be."""
 
 
 def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:

@@ -10,11 +10,11 @@ from iree_bridge.target import Target
 __all__ = ["pointwise"]
 
 _NO_CPU_F64 = {
-    PointwiseMode.SIN: "sine",
-    PointwiseMode.TAN: "tangent",
-    PointwiseMode.ERF: "erf",
-    PointwiseMode.GELU_FWD: "erf",
-    PointwiseMode.GELU_BWD: "erf",
+    PointwiseMode.SIN: "the sine",
+    PointwiseMode.TAN: "the tangent",
+    PointwiseMode.ERF: "the error function",
+    PointwiseMode.GELU_FWD: "the error function",
+    PointwiseMode.GELU_BWD: "the error function",
 }
 
 
@@ -25,6 +25,6 @@ def pointwise(node: PointwiseNode, target: Target) -> None:
     if node.compute is DataType.DOUBLE and target.backend == "llvm-cpu" and mode in _NO_CPU_F64:
         raise Decline(
             "dtype",
-            f"{mode.name} in DOUBLE needs a {_NO_CPU_F64[mode]} of f64, which the CPU target lacks (the link fails); "
+            f"{mode.name} in DOUBLE needs {_NO_CPU_F64[mode]} of f64, which the CPU target lacks (the link fails); "
             "set the node's compute_data_type to FLOAT",
         )

@@ -225,6 +225,17 @@ def test_a_graph_that_is_declined_never_reaches_a_compiler() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "lacks"), [(M.ERF, "the error function"), (M.GELU_FWD, "the error function"), (M.SIN, "the sine")]
+)
+def test_functions_that_a_target_lacks_are_named(mode: M, lacks: str) -> None:
+    g = Graph("g", io_data_type=DataType.DOUBLE)
+    g.pointwise(mode, g.tensor("x", dim=(4,)), name="n").set_output()
+    answer = support(g, CPU)
+    assert (answer.node, answer.rule) == ("n", "dtype")
+    assert f"{mode.name} in DOUBLE needs {lacks} of f64, which the CPU target lacks" in answer.reason
+
+
+@pytest.mark.parametrize(
     ("ask", "kind", "message"),
     [
         (lambda g: build(g, "tpu"), ExecutionError, "device 'tpu' is unknown; use 'cpu', 'hip'"),

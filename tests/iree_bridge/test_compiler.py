@@ -676,6 +676,27 @@ def test_a_timeout_is_an_error_and_the_next_compile_works(options: Options) -> N
     assert compiler.compile_mlir(EMPTY, FAST, options).vmfb
 
 
+@pytest.mark.parametrize(("whole", "first"), [(600.0, 120.0), (100.0, 60.0), (20.0, 20.0)])
+def test_the_last_form_alone_may_take_all_the_time(
+    options: Options, monkeypatch: pytest.MonkeyPatch, whole: float, first: float
+) -> None:
+    from iree_bridge.pool import Reply, WorkerError, WorkerPool
+
+    allowed: list[float] = []
+
+    def request(_pool: WorkerPool, header: dict[str, Any], *_args: Any, timeout: float, **_more: Any) -> Reply:
+        allowed.append(timeout)
+        raise WorkerError("timeout", "it took long")
+
+    monkeypatch.setattr(WorkerPool, "request", request)
+    monkeypatch.setattr(compiler, "_emit", lambda _job: EmittedIr("text", "text"))
+    known = Variant("plain"), Variant("other", ("--iree-opt-level=O1",))
+    monkeypatch.setattr(compiler, "variants", lambda graph, target: known)
+    with pytest.raises(CompileError, match="nor in the other forms that are right for it: 'other'"):
+        compiler.compile_code(relu(), Target.parse("gfx942"), dataclasses.replace(options, timeout=whole))
+    assert allowed == [first, whole]
+
+
 def test_extra_flags_are_appended_and_part_of_the_key(options: Options, compiles: list[str]) -> None:
     plain = compiler.compile_mlir(EMPTY, FAST, options)
     extra = dataclasses.replace(options, extra_flags=("--iree-opt-level=O1",))

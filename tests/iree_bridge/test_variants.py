@@ -110,3 +110,26 @@ def test_products_of_few_rows(a: tuple[int, ...], b: tuple[int, ...], dtype: Dat
     graph = Graph("product", io_data_type=dtype, compute_data_type=DataType.FLOAT)
     graph.matmul(graph.tensor(dim=a), graph.tensor(dim=b)).set_output(True)
     assert choose(graph.validate(), Target.parse(target)).name == first
+
+
+@pytest.mark.parametrize(
+    ("dims", "layout", "whole"),
+    [
+        ((8, 64, 28, 28), "NCHW", True),
+        ((8, 64, 28, 28), "NHWC", True),
+        ((2, 3, 16, 16), "NCHW", True),
+        ((64, 3, 224, 224), "NCHW", False),
+    ],
+    ids=str,
+)
+def test_sums_of_a_batchnorm_are_split_where_few_channels_would_leave_a_chip_idle(
+    dims: tuple[int, ...], layout: str, whole: bool
+) -> None:
+    g = Graph("g", io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
+    operands = [g.tensor(name, dim=(1, dims[1], 1, 1), data_type=DataType.FLOAT) for name in ("scale", "bias")]
+    g.batchnorm(g.tensor("x", dim=dims, layout=layout), *operands, epsilon=1e-5)[0].set_output(True)
+    target = Target.parse("gfx942")
+    flag = "--iree-dispatch-creation-enable-split-reduction=false"
+    assert (flag in choose(g.validate(), target).flags) == whole
+    if whole:
+        assert compile_code(g, target).dispatches == 2

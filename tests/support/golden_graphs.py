@@ -1,4 +1,4 @@
-"""The 46 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
+"""The 47 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
 
 from __future__ import annotations
 
@@ -180,6 +180,7 @@ _REST: dict[str, Callable[[], Graph]] = {
     "rmsnorm_bf16": lambda: trailing_norm("rmsnorm", "bf16"),
     "batchnorm_inference_relu_f16_nhwc": lambda: batchnorm("f16", "nhwc", training=False),
     "batchnorm_training_f32_nchw": lambda: batchnorm("f32", "nchw", training=True),
+    "batchnorm_training_f16_nhwc": lambda: batchnorm("f16", "nhwc", training=True),
     "reduction_rows_f32": lambda: reduction("f32", ReductionMode.ADD, (512, 1)),
     "reduction_columns_f16": lambda: reduction("f16", ReductionMode.MAX, (1, 4096)),
     "softmax_f32": softmax,

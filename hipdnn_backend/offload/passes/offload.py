@@ -44,9 +44,15 @@ def offload(module: Any, session: Session) -> None:
 
 
 def note_refusals(graph: FunctionGraph, decision: Decision, session: Session) -> None:
-    """Puts the reasons for what nobody takes into the report."""
-    for number, answer in decision.refused.items():
-        session.report.refused[graph.nodes[number].label] = answer.declined
+    """Puts the reasons for what nobody takes into the report.
+
+    A node of the model may have become several operations; what is said of a view among them tells the least.
+    """
+    refused = session.report.refused
+    for number, answer in sorted(decision.refused.items()):
+        node = graph.nodes[number]
+        if node.label not in refused or role(node.name) is not Role.VIEW:
+            refused[node.label] = answer.declined
 
 
 def outline_groups(graph: FunctionGraph, groups: list[int], *, custom: bool = False) -> list[Any]:

@@ -245,6 +245,53 @@ def test_what_onnx_runtime_does_not_infer_is_found_out(dims: tuple[int | str, ..
     np.testing.assert_allclose(made.run(None, {"x": x})[0], want, rtol=1e-5, atol=1e-6)
 
 
+# ---- loops
+
+
+def looped(grows: bool, batch: int | str) -> onnx.ModelProto:
+    """A Loop whose body computes the condition, a product and Softmax behind it; x is (batch, 4)."""
+    node, value = helper.make_node, helper.make_tensor_value_info
+    state, rows = onnx.TensorProto.FLOAT, None if grows else batch
+    inner = [
+        node("Tanh", ["s"], ["t"]),
+        node("Concat", ["t", "t"], ["u"], axis=0) if grows else node("Neg", ["t"], ["u"]),
+        node("Less", ["i", "three"], ["on"]),
+    ]
+    given = [value("i", onnx.TensorProto.INT64, []), value("c", onnx.TensorProto.BOOL, [])]
+    given.append(value("s", state, [rows, 4]))
+    made = [value("on", onnx.TensorProto.BOOL, []), value("u", state, [rows, 4])]
+    nodes = [
+        node("Loop", ["", "true", "x"], ["a"], "loop", body=helper.make_graph(inner, "body", given, made)),
+        node("MatMul", ["a", "w"], ["m"], "matmul"),
+        node("Softmax", ["m"], ["y"], "softmax"),
+    ]
+    constants = {"true": np.array(True), "three": np.array(3), "w": weight(0, 4, 8)}
+    graph = helper.make_graph(
+        nodes, "g", [value("x", state, [batch, 4])], [value("y", state, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.ort
+@pytest.mark.iree_cpu
+@pytest.mark.usefixtures("provider")
+@pytest.mark.parametrize("batch", [2, "n"])
+@pytest.mark.parametrize("grows", [False, True])
+def test_behind_a_loop_its_state_is_taken_for_as_large_as_before(grows: bool, batch: int | str) -> None:
+    """Where it is not, the guess was wrong and the values are right."""
+    made = session(looped(grows, batch).SerializeToString(), new_shapes="wait")
+    report = fusilli_plugin.ep_report(made)
+    left = {node.op_type for node in report.nodes if not node.group}
+    assert not left & {"MatMul", "Softmax"}, report
+    x = np.linspace(-1, 1, 8, dtype=F32).reshape(2, 4)
+    state = x.astype(np.float64)
+    for _ in range(4):  # until 3 < 3
+        state = np.concatenate([np.tanh(state)] * 2) if grows else -np.tanh(state)
+    want = np.exp(state @ weight(0, 4, 8))
+    np.testing.assert_allclose(made.run(None, {"x": x})[0], want / want.sum(-1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
 # ---- Ifs
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph_api import DataType, Graph, GraphError
+from graph_api import DataType, Graph, GraphError, PointwiseMode
 from graph_api import PaddingMode as P
 from graph_api import ResampleMode as M
 from tests.cases.resample import pool_graph
@@ -143,3 +143,12 @@ def test_the_rank_of_a_tensor_that_was_not_known_while_building_is_checked() -> 
     g.resample_fwd(y, mode=M.MAXPOOL, window=(2, 2))[0].set_output()
     with pytest.raises(GraphError, match="must have 2 spatial dims as window"):
         g.validate()
+
+
+def test_one_number_for_all_dims_of_a_virtual_tensor() -> None:
+    g = Graph("g", io_data_type=DataType.FLOAT)
+    y = g.conv_fprop(g.tensor("x", dim=(1, 2, 7, 9)), g.tensor("w", dim=(4, 2, 2, 2)))
+    y = g.pointwise(PointwiseMode.RELU_FWD, y)
+    z = g.resample_fwd(y, mode=M.MAXPOOL, window=2)[0].set_output()
+    g.validate()
+    assert z.dims == (1, 4, 3, 4)

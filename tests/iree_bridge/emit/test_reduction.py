@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from graph_api import DataType, ReductionMode
+from fusilli_plugin.emulator import CHIPS, Emulator
+from graph_api import DataType, Graph, PointwiseMode, ReductionMode
+from iree_bridge.compiler import compile_code
 from iree_bridge.emitter import emit_module
 from iree_bridge.inspect import inspect_graph
 from iree_bridge.target import Target
@@ -75,3 +77,36 @@ def test_everything_can_be_reduced_on_a_gpu(mode: ReductionMode, stride: Any) ->
 def test_one_dispatch(y: Any) -> None:
     found = inspect_graph(reduction_graph(M.ADD, (256, 1024), y, D.HALF).validate(), GFX)
     assert (found.dispatches, found.spills) == (1, 0)
+
+
+def softmax(dims: tuple[int, ...], axes: tuple[int, ...], dtype: DataType) -> Graph:
+    g = Graph("softmax", io_data_type=dtype, compute_data_type=D.FLOAT)
+    kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(dims))
+    x = g.tensor("x", dim=dims)
+    top = g.reduction(x, mode=M.MAX).set_dim(kept)
+    weights = g.pointwise(PointwiseMode.EXP, g.pointwise(PointwiseMode.SUB, x, top))
+    g.pointwise(PointwiseMode.DIV, weights, g.reduction(weights, mode=M.ADD).set_dim(kept)).set_output(True)
+    return g.validate()
+
+
+@pytest.mark.parametrize(
+    ("dims", "axes", "dispatches"),
+    [
+        ((3, 257), (1,), 1),
+        ((3, 4096), (1,), 1),
+        ((3, 4097), (1,), 2),
+        ((3, 16385), (1,), 2),
+        ((3, 18385), (1,), 2),
+        ((2, 1000, 3, 5), (1,), 2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("chip", CHIPS)
+def test_long_rows_that_do_not_fill_waves_are_two_kernels(
+    chip: str, dims: tuple[int, ...], axes: tuple[int, ...], dispatches: int
+) -> None:
+    """As one, 2,049 elements took the compiler over 25 s and 4,097 over ten minutes."""
+    target = Target.parse(chip)
+    assert compile_code(softmax(dims, axes, D.FLOAT), target).dispatches == dispatches
+    outcome = Emulator(target).examine(softmax(dims, axes, D.HALF))
+    assert outcome.ok, f"{outcome.verdict}: {outcome.text}"

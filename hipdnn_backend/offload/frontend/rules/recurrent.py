@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx
@@ -50,6 +51,11 @@ class Cell:
         """The state, or what becomes of it, times recurrent weights."""
         return self.b.op("MatMul", h, r)
 
+    @cached_property
+    def _gru_weights(self) -> tuple[str, str]:
+        """Recurrent weights of z and r, and of the new state; once for all steps, or each had constants of its own."""
+        return self.part(self.r, 0, count=2), self.part(self.r, 2)
+
     def activate(self, x: str, which: int) -> str:
         limit = self.b.given.get("clip", 0.0)
         if limit:
@@ -79,9 +85,10 @@ class Cell:
             z, r = self.activate(self.part(both, 0), 0), self.activate(self.part(both, 1), 0)
             new = b.op("Add", self.part(x, 2), b.op("Mul", r, self.part(product, 2)))
         else:
-            both = b.op("Add", self.part(x, 0, count=2), self.product(h, self.part(self.r, 0, count=2)))
+            early, late = self._gru_weights
+            both = b.op("Add", self.part(x, 0, count=2), self.product(h, early))
             z, r = self.activate(self.part(both, 0), 0), self.activate(self.part(both, 1), 0)
-            new = b.op("Add", self.part(x, 2), self.product(b.op("Mul", r, h), self.part(self.r, 2)))
+            new = b.op("Add", self.part(x, 2), self.product(b.op("Mul", r, h), late))
         new = self.activate(new, 1)
         kept = b.op("Mul", z, h)
         return b.op("Add", b.op("Mul", b.op("Sub", b.like(b.node.input[0], 1), z), new), kept), c

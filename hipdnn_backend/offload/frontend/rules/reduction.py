@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 
 @rewrites(
-    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
+    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2"),
     *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
 )
 def _explicit_axes(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
@@ -26,6 +26,29 @@ def _explicit_axes(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if not dims:
         return None
     return [b.op(node.op_type, node.input[0], b.constant(range(len(dims))), keepdims=b.given.get("keepdims", 1))]
+
+
+@rewrites("ReduceProd")
+def _one_axis(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """One axis at a time, neighbours as one: torch-mlir forgets the dims between several, and before a reshape."""
+    y, dims, given = node.input[0], b.dims(node.input[0]), b.value(b.input(1)) if b.input(1) else np.empty(0)
+    if not dims or 0 in dims or given is None:
+        return None
+    axes = {_inside(b, int(axis), dims) for axis in given}
+    if not axes and b.given.get("noop_with_empty_axes", 0):
+        return [y]
+    axes = axes or set(range(len(dims)))
+    keeps = bool(b.given.get("keepdims", 1))
+    if keeps and len(axes) == 1:
+        return None
+    have = list(dims)
+    for axis in sorted(axes):
+        if axis + 1 in axes:  # goes on in the next one
+            have[axis], have[axis + 1] = 1, have[axis] * have[axis + 1]
+            continue
+        y = b.op("ReduceProd", b.op("Reshape", y, b.constant(have)), b.constant([axis]), keepdims=1)
+        have[axis] = 1
+    return [y if keeps else b.op("Reshape", y, b.constant([dim for axis, dim in enumerate(dims) if axis not in axes]))]
 
 
 def _of_one(b: Builder, node: onnx.NodeProto) -> str:
@@ -73,10 +96,14 @@ def _axis(b: Builder, node: onnx.NodeProto) -> int | None:
     axis, dims = b.value(node.input[1]), b.dims(node.input[0])
     if axis is None or dims is None or axis.size != 1:
         return None
-    along = int(axis.reshape(-1)[0])
-    if not -len(dims) <= along < len(dims):
-        raise b.fail("axis", f"axis {along} does not fit {list(dims)}")
-    return along % len(dims)
+    return _inside(b, int(axis.reshape(-1)[0]), dims)
+
+
+def _inside(b: Builder, axis: int, dims: tuple[int, ...]) -> int:
+    """From 0 on."""
+    if not -len(dims) <= axis < len(dims):
+        raise b.fail("axis", f"axis {axis} does not fit {list(dims)}")
+    return axis % len(dims)
 
 
 def _moved(b: Builder, x: str, dims: tuple[int, ...], axis: int, step: int, fill: float, reverse: int) -> str:

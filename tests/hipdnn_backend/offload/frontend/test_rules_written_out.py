@@ -180,3 +180,15 @@ def test_features_and_thresholds() -> None:
     check_rewrite(model, feeds, expected=[x[:, [3, 0]]])
     model, feeds = one_node("Binarizer", {"x": x}, {"y": np.float32}, threshold=0.25, **given)
     check_rewrite(model, feeds, expected=[(x > 0.25).astype(np.float32)])
+
+
+@pytest.mark.parametrize("axes", [None, [0], [1, 2], [-1, 0], [0, 1, 3]], ids=str)
+@pytest.mark.parametrize("keeps", [0, 1])
+def test_products_over_axes_keep_their_dims(axes: list[int] | None, keeps: int) -> None:
+    """torch-mlir leaves the dims between several axes, and in front of a reshape, open."""
+    x = _normal(2, 3, 4, 5)
+    inputs = {"x": x} if axes is None else {"x": x, "a": np.array(axes)}
+    model, feeds = one_node("ReduceProd", inputs, {"y": np.float32}, keepdims=keeps, constants=[*inputs][1:])
+    want = np.prod(x.astype(np.float64), axis=tuple(axes or range(4)), keepdims=bool(keeps)).astype(np.float32)
+    check_rewrite(model, feeds, expected=[want], rtol=1e-5)
+    assert "?" not in str(load(model).module)
