@@ -54,7 +54,7 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
     compiles with one of them only.
 
-    Sums are not split over kernels in graphs with forward convolutions, where that was wrong, and with most batchnorms
+    Sums are not split over kernels in graphs with convolutions, where that was wrong, and with most batchnorms
     in training, where it costs.
 
     CPU: a forward convolution ends in a view of its product, which keeps what follows from joining the product's kernel
@@ -63,7 +63,7 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     found = tuple(form.variant for form in _FORMS[target.backend] if form.applies(graph, target))
     if target.backend == "rocm":
         found = tuple(it._replace(global_flags=_NO_NEGATIVE_STARTS) for it in found)
-        if _convolves(graph, target) or _has_channel_sums(graph):
+        if any(isinstance(node, ConvNode) for node in graph.nodes) or _has_channel_sums(graph):
             found = tuple(it._replace(flags=(*it.flags, *_NO_SPLIT_SUMS)) for it in found)
     return found
 

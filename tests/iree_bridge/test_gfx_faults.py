@@ -57,6 +57,9 @@ CONVOLUTIONS = {
     # filters channels last beside images channels first: K in two orders
     "mixed_layouts_f32": ("fprop", F32, (3, 31, 4, 8), (3, 31, 1, 2), {"layouts": ("NCHW", "NHWC")}),
     "mixed_layouts_bf16": ("fprop", BF16, (3, 4, 6, 6), (96, 2, 2, 2), {"layouts": ("NCHW", "NHWC")}),
+    # a sum that was split over kernels
+    "dgrad_split": ("dgrad", F32, (5, 4, 2, 7), (64, 4, 3, 7), {"padding": (1, 3), "stride": (1, 3)}),
+    "wgrad_split": ("wgrad", F16, (16, 3, 8, 28), (3, 3, 1, 7), {"padding": (0, 3)}),
     "dgrad_channels_first": ("dgrad", F16, (8, 24, 4, 4), (8, 24, 1, 3), {}),
     "dilated_channels_last": ("fprop", F32, (3, 8, 14, 3), (5, 8, 2, 2), {"layouts": ("NHWC", "NHWC"), "dilation": 2}),
 }
@@ -92,8 +95,9 @@ def _convolution(
 ) -> tuple[Graph, Arrays, Arrays]:
     layouts = options.get("layouts", ("NCHW", "NCHW"))
     given = {name: options.get(name, default) for name, default in (("padding", 0), ("stride", 1), ("dilation", 1))}
-    extent = [(w[i] - 1) * given["dilation"] + 1 for i in (2, 3)]
-    size = [(x[i] + 2 * given["padding"] - extent[i - 2]) // given["stride"] + 1 for i in (2, 3)]
+    given = {name: value if isinstance(value, tuple) else (value, value) for name, value in given.items()}
+    padding, stride, dilation = given.values()
+    size = [(x[i + 2] + 2 * padding[i] - (w[i + 2] - 1) * dilation[i] - 1) // stride[i] + 1 for i in range(2)]
     dims = {"x": tuple(x), "w": tuple(w), "dy": (x[0], w[0], *size)}
     used = {"fprop": ("x", "w"), "dgrad": ("dy", "w"), "wgrad": ("dy", "x")}[kind]
     g = Graph(kind, io_data_type=dtype, compute_data_type=F32)
