@@ -153,7 +153,8 @@ class Edge:
     def _run(self, cache: Path, *more: Path, batches: int, **environment: str) -> dict[str, float]:
         calls = max(self.calls // 10, 1)  # short batches: many of them fit between two interruptions
         command = [self._host, self._plugin, self._empty, self.folder, str(batches), str(calls), *more]
-        variables = {"FUSILLI_CACHE_DIR": str(cache), **environment}  # nothing else: a C host needs no PATH
+        # Late, since the figures of applicability are those without a compile. Nothing else: a C host needs no PATH.
+        variables = {"FUSILLI_CACHE_DIR": str(cache), "FUSILLI_COMPILE": "late", **environment}
         done = subprocess.run(
             list(map(str, command)), env=variables, capture_output=True, text=True, timeout=_TIMEOUT, check=False
         )
