@@ -35,6 +35,9 @@ _FEW: Final = 8
 """Filters that are too few for a matrix of what they meet."""
 _MATRIX: Final = 1 << 26
 """Bytes that the matrix of places may have; a larger one is made and multiplied in parts."""
+_IN_TURN: Final = 1 << 23
+_PARTS: Final = 64
+"""Bytes of the matrix of parts that are made one after the other, in the same memory; how many parts there may be."""
 
 
 def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None:
@@ -101,20 +104,21 @@ class _Conv:
         """What makes logical dims of [N, spatial..., C]."""
         return (0, 1 + len(self.size), *range(1, 1 + len(self.size)))
 
-    def parts(self) -> list[range]:
+    def parts(self, *, in_turn: bool) -> list[range]:
         """Rows of the result, cut so that the matrix of each part is small enough."""
         rows = self.out[0]
         nbytes = 4 * self.n * math.prod(self.out) * self.taps
-        count = 1 if self.is_point else min(rows, -(-nbytes // _MATRIX))
+        most = min(_PARTS, -(-nbytes // _IN_TURN)) if in_turn else -(-nbytes // _MATRIX)
+        count = 1 if self.is_point else min(rows, most)
         cuts = [rows * i // count for i in range(count + 1)]
         return [range(cuts[i], cuts[i + 1]) for i in range(count)]
 
 
 def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
     image, panels = _framed(e, conv, x), _panels(e, w)
-    made = []
-    for rows in conv.parts():
-        matrix = _matrix(e, conv, image, rows, last=True)
+    made, y = [], None
+    for rows in conv.parts(in_turn=True):
+        matrix = _matrix(e, conv, image, rows, last=True, after=y)
         y = by_panels(e, e.reshape(matrix, (math.prod(matrix.dims) // conv.taps, conv.taps)), panels)
         y = e.slice(e.reshape(y, (y.dims[0], math.prod(y.dims[1:]))), 1, 0, conv.k)
         made.append(e.reshape(y, (conv.n, len(rows), *conv.out[1:], conv.k)))
@@ -126,10 +130,11 @@ def _channels_first(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
     lead = (conv.n,) if conv.n > 1 else ()
     widths = () if conv.is_point else kernel_of(e.target).widths[:-1]
     width = next((width for width in widths if conv.out[-1] % width == 0), 0)
-    made = []
-    for rows in conv.parts():
+    in_turn = conv.n == 1  # else the compiler crashes on panels
+    made, y = [], None
+    for rows in conv.parts(in_turn=in_turn):
         out = (len(rows), *conv.out[1:])
-        matrix = _matrix(e, conv, image, rows, last=False, width=width)
+        matrix = _matrix(e, conv, image, rows, last=False, width=width, after=y if in_turn else None)
         if width:
             y = by_panels(e, filters, e.reshape(matrix, (*lead, math.prod(out) // width, conv.taps, width)))
             y = e.reshape(y, (conv.n, conv.k, *out[:-1], out[-1] // width, width))
@@ -148,10 +153,14 @@ def _framed(e: Emitter, conv: _Conv, x: Value) -> Value:
     return e.pad(*cropped(e, x, frame))
 
 
-def _matrix(e: Emitter, conv: _Conv, image: Value, rows: range, *, last: bool, width: int = 0) -> Value:
+def _matrix(
+    e: Emitter, conv: _Conv, image: Value, rows: range, *, last: bool, width: int = 0, after: Value | None = None
+) -> Value:
     """What the filter meets in some rows of the result.
 
     Of a point it is the image itself; a transpose is kept apart, or the compiler reads vectors element by element.
+    Made ``after`` a value, it may take the memory of what that was made of: it takes an element for no number that
+    there is, and only the compiler of a kernel finds out.
 
     Returns:
         [N, out..., window..., C] if ``last``, else [N, C, window..., out...]; with a ``width``, which divides the last
@@ -184,21 +193,37 @@ def _matrix(e: Emitter, conv: _Conv, image: Value, rows: range, *, last: bool, w
     index = [at["n"], *places, at["c"]] if conv.is_last else [at["n"], at["c"], *places]
     dims = tuple(size for _, size in loops)
     source, result = (builtin_tensor(d, DataType.FLOAT) for d in (image.dims, dims))
+    given, operands, body, element = f"%x: {source}", [Operand("%x", source, index)], list[str](), "%i0"
+    if after is not None:
+        for axis in range(len(after.dims)):
+            after = e.slice(after, axis, 0, 1)
+        after = e.reshape(after, ())
+        given += ", %before: tensor<f32>"
+        operands.append(Operand("%before", "tensor<f32>", []))
+        body = [
+            "%zero = arith.constant 0.0 : f32",
+            "%unordered = arith.cmpf uno, %i1, %i1 : f32",
+            "%is_zero = arith.cmpf oeq, %i1, %zero : f32",
+            "%never = arith.andi %unordered, %is_zero : i1",
+            "%taken = arith.select %never, %i1, %i0 : f32",
+        ]
+        element = "%taken"
     lines = [
-        f"func.func private @matrix(%x: {source}) -> {result} {{",
+        f"func.func private @matrix({given}) -> {result} {{",
         f"  %empty = tensor.empty() : {result}",
         *generic(
             "%y",
-            [Operand("%x", source, index)],
+            operands,
             Operand("%empty", result, list(at.values())),
             ["parallel"] * len(dims),
-            [],
-            "%i0",
+            body,
+            element,
         ),
         f"  return %y : {result}",
         "}",
     ]
-    return e.call("\n".join(lines), [image], dims, DataType.FLOAT)
+    values = [image] if after is None else [image, after]
+    return e.call("\n".join(lines), values, dims, DataType.FLOAT)
 
 
 def _joined(e: Emitter, parts: Sequence[Value], axis: int) -> Value:
