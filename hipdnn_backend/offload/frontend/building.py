@@ -51,7 +51,7 @@ def build(model: onnx.ModelProto, folder: Path | None, known: Mapping[str, objec
         graph.opsets.setdefault(node.domain, 1)
     graph.outputs = [_output(value) for value in proto.output]
     for value in (*proto.value_info, *proto.output):
-        hint = TensorType.of(value.type)
+        hint = TensorType.of(value.type, value.name)
         if hint is not None and hint.dims is not None:
             graph.hints[value.name] = hint
     _check_outputs(graph, known or {})
@@ -88,7 +88,7 @@ def _define(graph: Graph, name: str, what: str) -> None:
 
 
 def _input_type(value: onnx.ValueInfoProto) -> TensorType:
-    type_ = TensorType.of(value.type)
+    type_ = TensorType.of(value.type, value.name)
     if type_ is None:
         kind = value.type.WhichOneof("value") or "no type"
         raise ModelError(value.name, "input-type", f"the input is {kind.replace('_', ' ')}; only tensors can be fed")

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.fates import Absorbed, Became
-from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, inlined, rename, subgraphs
+from hipdnn_backend.offload.frontend.graph import ONNX_ERRORS, Graph, attributes, captures, inlined, rename, subgraphs
+from hipdnn_backend.offload.frontend.tensors import to_array
 from hipdnn_backend.onnx_op import RANDOM
 
 __all__ = ["fold"]
@@ -147,12 +147,7 @@ def _value(graph: Graph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
 def _constant(node: onnx.NodeProto) -> np.ndarray:
     given = attributes(node)
     if "value" in given:
-        try:
-            return numpy_helper.to_array(given["value"])
-        except (ValueError, TypeError) as error:
-            raise ModelError(
-                node.name, "tensor-data", f"the Constant's data does not fill its dims: {error}"
-            ) from error
+        return to_array(given["value"])
     for name, dtype in (("value_float", np.float32), ("value_int", np.int64)):
         for key in (name, f"{name}s"):
             if key in given:
@@ -214,7 +209,7 @@ def _local_dims(graph: Graph, node: onnx.NodeProto, name: str) -> tuple[int, ...
     proto.graph.output.append(onnx.ValueInfoProto(name=name, type=type_))
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
-    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
+    except ONNX_ERRORS:
         return None
     tensor = inferred.graph.output[0].type.tensor_type
     if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):

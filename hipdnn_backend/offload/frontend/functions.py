@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import defs, inliner
 
-from hipdnn_backend.offload.frontend.graph import Graph, TensorType, rename
+from hipdnn_backend.offload.frontend.graph import ONNX_ERRORS, Graph, TensorType, rename
 
 __all__ = ["expand"]
 
@@ -62,7 +62,7 @@ def _body(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         else:
             selected = [(node.domain, node.op_type)]
             result = inliner.inline_selected_functions(model, selected, inline_schema_functions=True)
-    except (RuntimeError, ValueError):
+    except ONNX_ERRORS:
         return None
     if any(inner.op_type == node.op_type and inner.domain == node.domain for inner in result.graph.node):
         return None

@@ -13,10 +13,11 @@ from functools import cache
 from itertools import chain
 
 import onnx
-from onnx import defs, numpy_helper
+from onnx import defs
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import SMALL, Graph, attributes, subgraphs
+from hipdnn_backend.offload.frontend.tensors import to_array
 
 __all__ = ["MAX_RANK", "check_ranks", "check_types", "is_small"]
 
@@ -186,7 +187,7 @@ def _sliced(size: int | None, node: onnx.NodeProto, values: Mapping[str, onnx.Te
     bounds = [values.get(name) for name in node.input[1:3]]
     if size is None or len(node.input) > 4 or len(bounds) < 2 or None in bounds:
         return None
-    start, end = (int(numpy_helper.to_array(each).reshape(-1)[0]) for each in bounds if each is not None)
+    start, end = (int(to_array(each).reshape(-1)[0]) for each in bounds if each is not None)
     return len(range(size)[start:end])
 
 

@@ -10,7 +10,7 @@ from onnx import inliner, version_converter
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend.building import build
-from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, subgraphs
+from hipdnn_backend.offload.frontend.graph import ONNX_ERRORS, Graph, attributes, captures, subgraphs
 from hipdnn_backend.offload.frontend.nesting import check_calls
 
 __all__ = ["COMMON_OPSET", "convert", "inline_functions"]
@@ -39,7 +39,7 @@ def inline_functions(graph: Graph, functions: Sequence[onnx.FunctionProto]) -> G
             graph.opsets.setdefault("" if opset.domain == "ai.onnx" else opset.domain, opset.version)
     try:
         model = inliner.inline_local_functions(graph.to_proto(functions=functions), convert_version=True)
-    except (RuntimeError, ValueError) as error:
+    except ONNX_ERRORS as error:
         raise ModelError(graph.name, "functions", f"the model's functions cannot be inlined: {error}") from error
     result = _rebuilt(graph, model)
     called = {(function.domain, function.name) for function in functions}
@@ -74,7 +74,7 @@ def convert(graph: Graph) -> Graph:
         graph.nodes = _flat_hardmax(graph.nodes, graph)
     try:
         model = version_converter.convert_version(graph.to_proto(), COMMON_OPSET)
-    except (RuntimeError, ValueError, version_converter.ConvertError) as error:
+    except ONNX_ERRORS as error:
         reason = f"opset {graph.opset} cannot be converted to {COMMON_OPSET}: {' '.join(str(error).split())}"
         raise ModelError(graph.name, "opset", reason) from error
     _keep_names(graph.nodes, model.graph.node)

@@ -8,7 +8,7 @@ import onnx
 from onnx import checker, shape_inference
 
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.frontend.graph import Graph, TensorType
+from hipdnn_backend.offload.frontend.graph import ONNX_ERRORS, Graph, TensorType
 from hipdnn_backend.offload.frontend.growth import check_ranks, check_types, is_small
 
 __all__ = ["check", "infer"]
@@ -31,7 +31,7 @@ def check(graph: Graph) -> None:
             value.type.tensor_type.shape.SetInParent()
     try:
         checker.check_model(model, check_custom_domain=False)
-    except checker.ValidationError as error:
+    except ONNX_ERRORS as error:
         text = str(error)
         found = _CHECKER_NODE.search(text)
         reason = " ".join(text.split("==> Context")[0].split())
@@ -59,12 +59,12 @@ def infer(graph: Graph, *, strict: bool = True) -> None:
         propagate = is_small(inferred)
         if propagate or strict:
             inferred = shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=propagate)
-    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+    except ONNX_ERRORS as error:
         raise _shape_error(graph, str(error)) from error
     check_types(inferred)
     types = {}
     for value in [*inferred.graph.value_info, *inferred.graph.output]:
-        type_ = TensorType.of(value.type)
+        type_ = TensorType.of(value.type, value.name)
         if type_ is not None:
             types[value.name] = type_
     graph.types = types

@@ -26,7 +26,7 @@ def is_external(tensor: TensorProto) -> bool:
     return tensor.HasField("data_location") and tensor.data_location == TensorProto.EXTERNAL
 
 
-def to_array(tensor: TensorProto, folder: Path | None) -> np.ndarray:
+def to_array(tensor: TensorProto, folder: Path | None = None) -> np.ndarray:
     """The elements of a tensor, dims as declared.
 
     Args:

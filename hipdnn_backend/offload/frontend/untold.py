@@ -22,6 +22,7 @@ from hipdnn_backend.offload.frontend.graph import (
     subgraphs,
 )
 from hipdnn_backend.offload.frontend.shapes import infer
+from hipdnn_backend.offload.frontend.tensors import to_array
 
 __all__ = ["declare_untold", "infer_all"]
 
@@ -98,7 +99,7 @@ def _body_types(graph: Graph, body: onnx.GraphProto, states: Sequence[TensorType
     """What a body's next states are if its states have these types; None if onnx cannot say."""
     inner = Graph("body", graph.opsets)
     inner.nodes = list(body.node)
-    inner.constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in body.initializer}
+    inner.constants = {tensor.name: to_array(tensor) for tensor in body.initializer}
     own = [value.name for value in body.input]
     scalars = [TensorType(onnx.TensorProto.INT64, ()), TensorType(onnx.TensorProto.BOOL, ())]
     inner.inputs.update(zip(own, [*scalars, *states], strict=True))
