@@ -71,8 +71,8 @@ def _stored() -> onnx.ModelProto:
     for key, value in (("location", "weights.bin"), ("offset", "64"), ("length", "24")):
         outside.external_data.add(key=key, value=value)
     sparse = helper.make_sparse_tensor(
-        numpy_helper.from_array(np.float32([1.5, -2]), "sparse"),
-        numpy_helper.from_array(np.int64([1, 5]), "indices"),
+        numpy_helper.from_array(np.asarray([1.5, -2], np.float32), "sparse"),
+        numpy_helper.from_array(np.asarray([1, 5]), "indices"),
         [2, 3],
     )
     constants = [
@@ -80,9 +80,9 @@ def _stored() -> onnx.ModelProto:
         helper.make_tensor("fields", TensorProto.FLOAT, [2, 3], range(6)),
         helper.make_tensor("half", TensorProto.FLOAT16, [2, 3], range(6)),
         helper.make_tensor("packed", TensorProto.INT4, [2, 3], range(6)),
-        helper.make_tensor("words", TensorProto.STRING, [2], [b"a", b"b"]),
-        numpy_helper.from_array(np.float32(0.5), "scale"),
-        numpy_helper.from_array(np.int64([6, -1]), "dims"),
+        numpy_helper.from_array(np.asarray(["a", "b"], object), "words"),
+        numpy_helper.from_array(np.asarray(0.5, np.float32), "scale"),
+        numpy_helper.from_array(np.asarray([6, -1]), "dims"),
     ]
     nodes = [
         helper.make_node("Add", ["x", "outside"], ["a"], "a"),

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.shape_inference
-import onnx.version_converter
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from hipdnn_backend.offload.errors import ModelError
@@ -17,7 +15,6 @@ from hipdnn_backend.offload.fates import Absorbed
 from hipdnn_backend.offload.frontend.tensors import to_array
 
 __all__ = [
-    "ONNX_ERRORS",
     "TORCH_DOMAIN",
     "Graph",
     "Output",
@@ -31,12 +28,6 @@ __all__ = [
     "subgraphs",
 ]
 
-ONNX_ERRORS = (
-    *(RuntimeError, ValueError, TypeError),
-    *(onnx.checker.ValidationError, onnx.defs.SchemaError, onnx.shape_inference.InferenceError),
-    onnx.version_converter.ConvertError,
-)
-"""What onnx's own code raises for a model that it does not understand: each part of it asks the others."""
 SMALL = 1024
 """Elements up to which a constant may matter to shape inference, which sees larger ones as inputs."""
 _IR_VERSION = 10

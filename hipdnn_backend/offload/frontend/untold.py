@@ -29,6 +29,7 @@ __all__ = ["declare_untold", "infer_all"]
 Dims = tuple[int, ...]
 
 _LEARNING = "ai.onnx.ml"
+_MAX_DIM = 1 << 60
 
 
 def infer_all(graph: Graph, *, strict: bool = True) -> None:
@@ -73,7 +74,10 @@ def _by_rule(graph: Graph, node: onnx.NodeProto) -> Sequence[TensorType | None]:
         return ()
     shapes = rule(type_.static, attributes(node))
     known = [graph.type(name) for name in node.output]
-    return [None if each is None else TensorType(each.element, dims) for each, dims in zip(known, shapes, strict=False)]
+    return [
+        None if each is None or not all(0 <= dim < _MAX_DIM for dim in dims) else TensorType(each.element, dims)
+        for each, dims in zip(known, shapes, strict=False)
+    ]
 
 
 # ---- loops
@@ -86,7 +90,9 @@ def _loop(graph: Graph, node: onnx.NodeProto) -> list[TensorType | None]:
     """
     (body,) = subgraphs(node)
     first = [graph.type(name) for name in node.input[2:]]
-    if len(body.input) != len(first) + 2 or any(type_ is None or type_.static is None for type_ in first):
+    if len(body.input) != len(first) + 2 or len(body.output) <= len(first):
+        return []
+    if any(type_ is None or type_.static is None for type_ in first):
         return []
     states = [type_ for type_ in first if type_ is not None]
     after = _body_types(graph, body, states)
