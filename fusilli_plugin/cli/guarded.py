@@ -67,7 +67,7 @@ def _ending(ctx: click.Context | None) -> Iterator[None]:
         echo("interrupted", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except click.ClickException as error:  # of what was typed, or lies in a folder of somebody's
-        error.message = host_text(error.message)
+        vars(error)["message"] = host_text(error.message)  # its type has more to print than the message
         raise
     except _TOLD as error:
         if ctx is not None and is_debug(ctx):

@@ -88,6 +88,7 @@ class _Inference:
     """ONNX's shape inference of a graph, with other extents each time."""
 
     def __init__(self, graph: Graph) -> None:
+        self._is_lost = False
         self.nodes: dict[int, onnx.NodeProto] = {}
         for node in graph.nodes:
             if not node.has_subgraphs or node.index in graph.bodies:
@@ -125,11 +126,13 @@ class _Inference:
         nodes = [node for index, node in self.nodes.items() if index not in left_out]
         graph = helper.make_graph(nodes, "graph", [*inputs, *self._weights], [], self._initializers)
         model = helper.make_model(graph, opset_imports=self._opsets, ir_version=_IR)
-        try:
-            inferred = inferred_model(model).graph.value_info
-        except (OnnxError, OnnxProcessError) as error:
-            _LOG.debug("shapes are not inferred: %s", error)
-            inferred = []
+        inferred: Iterable[onnx.ValueInfoProto] = ()
+        if not self._is_lost:
+            try:
+                inferred = inferred_model(model).graph.value_info
+            except (OnnxError, OnnxProcessError) as error:
+                self._is_lost = isinstance(error, OnnxProcessError)  # with other extents it would be again
+                _LOG.debug("shapes are not inferred: %s", error)
         found: dict[str, Shape] = dict(self.constants)
         for value in inferred:
             if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):

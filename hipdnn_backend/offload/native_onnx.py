@@ -41,7 +41,7 @@ _WORKER: Final = Path(_onnx_worker.__file__)
 _ROOM: Final = 512 << 20
 _TIMES: Final = 64
 """Bytes of memory that a question may take: so many, and so many for each byte of the model."""
-_SECONDS: Final = 30.0
+_SECONDS: Final = 10.0
 _SECONDS_PER_MIB: Final = 2.0
 
 
