@@ -173,8 +173,7 @@ def main(arguments: list[str]) -> None:
     """Entry point of ``python -m fusilli_plugin.build``."""
     if "--link" in arguments:
         (_PACKAGE / "_link.py").write_text(link_module(), encoding="utf-8")
-    print(compile_shim())
-    print(compile_core())
+    sys.stdout.write(f"{compile_shim()}\n{compile_core()}\n")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Final
 
 from fusilli_plugin.build import LIBRARY, BuildError, compile_shim, is_current
 from graph_api import FusilliError
-from hipdnn_backend._environment import environment
+from hipdnn_backend._environment import environment, is_privileged
 from hipdnn_backend.search import ENGINES, backend_candidates, find_backend_library
 
 __all__ = [
@@ -80,6 +80,8 @@ def plugin_dir() -> Path:
     """
     try:
         if not is_current(LIBRARY):
+            if is_privileged():
+                raise BuildError("a process with more rights than whoever started it starts no compiler")
             compile_shim(LIBRARY)
     except BuildError as error:
         raise InstallError(f"the plugin cannot be built: {error}") from error

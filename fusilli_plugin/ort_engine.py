@@ -303,13 +303,14 @@ def _in_older_opsets(data: bytes) -> Iterator[bytes]:
     if importlib.util.find_spec("onnx") is None:
         return
     import onnx
-    from onnx import version_converter
+
+    from hipdnn_backend.offload.native_onnx import convert_version
 
     try:
         model = onnx.load_model_from_string(data)
         newest = next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), 0)
         for version in range(newest - 1, _OLDEST_OPSET - 1, -1):
-            yield version_converter.convert_version(model, version).SerializeToString(deterministic=True)
+            yield convert_version(model, version).SerializeToString(deterministic=True)
     except Exception as error:  # of protobuf, or of C++
         _LOG.debug("no older opset: %s", error)
 

@@ -6,7 +6,9 @@ else's.
 
 from __future__ import annotations
 
-__all__ = ["host_text", "json_printable", "printable"]
+import sys
+
+__all__ = ["host_text", "json_printable", "printable", "say"]
 
 _INDENT = "\n    "
 
@@ -26,6 +28,12 @@ def json_printable(document: str) -> str:
     if all(c.isprintable() or c == "\n" for c in document):
         return document
     return "".join(c if c.isprintable() or c == "\n" else _json_escape(c) for c in document)
+
+
+def say(*lines: object, err: bool = False) -> None:
+    """Print lines outside of the command line, escaped as its ``echo`` does; ruff forbids ``print``."""
+    for line in lines:
+        print(printable(str(line), keep="\t"), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def _json_escape(character: str) -> str:

@@ -1,13 +1,37 @@
-"""Writing a file that somebody may miss: as a whole or not at all."""
+"""Files of a program that is not ours: one that somebody may miss, and numbers that belong to nobody."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-__all__ = ["write_whole"]
+__all__ = ["standard_numbers_taken", "write_whole"]
+
+_STDERR: Final = 2
+
+
+@contextlib.contextmanager
+def standard_numbers_taken() -> Iterator[None]:
+    """Meanwhile nothing that is opened gets descriptor 0, 1 or 2, also where the program has closed its standard files.
+
+    What a library opened under such a number would get what others print, and go where they open their files anew.
+    """
+    held: list[int] = []
+    try:
+        with contextlib.suppress(
+            OSError
+        ):  # there is no /dev/null in some places: then there is nothing to hold them with
+            while (number := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _STDERR:
+                held.append(number)
+            os.close(number)
+        yield
+    finally:
+        for number in held:
+            os.close(number)
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes | memoryview) -> None:

@@ -18,6 +18,7 @@ from typing import Final, Literal
 
 from graph_api.errors import ExecutionError, did_you_mean
 from iree_bridge import _cuda, _hip
+from iree_bridge._files import standard_numbers_taken
 from iree_bridge._runtime import HalDevice, HalDriver, get_driver, parse_flags, reason
 from iree_bridge.target import Target
 
@@ -246,12 +247,13 @@ class _Process:
         if driver in ("hip", "cuda"):
             self.enter(driver, index)
         try:
-            if driver == "hip":
-                with _hip.keep_current_device():
-                    return self._create_gpu(driver, index, {"hip_external_stream": str(stream or 0)})
-            if driver == "cuda":
-                return self._create_gpu(driver, index, {})
-            return self._driver(driver).create_default_device()
+            with standard_numbers_taken():  # IREE keeps an io_uring
+                if driver == "hip":
+                    with _hip.keep_current_device():
+                        return self._create_gpu(driver, index, {"hip_external_stream": str(stream or 0)})
+                if driver == "cuda":
+                    return self._create_gpu(driver, index, {})
+                return self._driver(driver).create_default_device()
         except (RuntimeError, ValueError) as error:
             name = f"{driver}:{index}" if driver in ("hip", "cuda") else driver
             raise ExecutionError(f"device '{name}' cannot be opened: {reason(error)}; see `fusilli doctor`") from error

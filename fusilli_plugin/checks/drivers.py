@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from fusilli_plugin.texts import say
 from graph_api import ExecutionError, NotSupportedError
 from iree_bridge.device import Device, Kind
 
@@ -57,5 +57,4 @@ def _mapped(library: str) -> str | None:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: devices(name) for name in _LIBRARIES}))
-    sys.stdout.flush()
+    say(json.dumps({name: devices(name) for name in _LIBRARIES}))

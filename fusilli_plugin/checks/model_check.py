@@ -18,6 +18,7 @@ from hipdnn_backend.offload import Model
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.frontend import prepare
 from hipdnn_backend.offload.frontend.graph import Graph, captures, operator_of, subgraphs
+from hipdnn_backend.offload.frontend.shapes import inferred_model
 from hipdnn_backend.offload.program import Execute
 from hipdnn_backend.onnx_op import RANDOM
 
@@ -213,7 +214,7 @@ def _reference(
     _name_apart(kept)
     del proto.graph.node[:]
     proto.graph.node.extend(kept)
-    inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    inferred = inferred_model(proto)
     types = {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
     known = [name for name in wanted if types.get(name) is not None and types[name].HasField("tensor_type")]
     if not known:

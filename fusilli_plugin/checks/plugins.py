@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fusilli_plugin.texts import say
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.plugin_library import PluginLibrary
 from hipdnn_backend.search import find_plugin_files
@@ -74,4 +75,4 @@ def _describe(path: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_describe(sys.argv[1])), flush=True)
+    say(json.dumps(_describe(sys.argv[1])))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fusilli_plugin.texts import say
 from graph_api import DataType, FusilliError
 
 __all__ = ["BEGIN", "END", "TARGETS", "Entry", "dumps", "loads", "main", "page", "render", "with_table"]
@@ -192,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         new, new_page = with_table(old, entries), page(entries)
         old_page = given.page.read_text(encoding="utf-8") if given.page.exists() else ""
     except (FusilliError, OSError) as error:
-        print(f"support_matrix: {error}", file=sys.stderr)
+        say(f"support_matrix: {error}", err=True)
         return 1
     if given.check:
         return int((old, old_page) != (new, new_page))

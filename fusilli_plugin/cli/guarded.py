@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import click
 
-from fusilli_plugin.cli.base import echo, is_debug, printable
+from fusilli_plugin.cli.base import echo, is_debug
 from fusilli_plugin.cli.entry import INTERRUPTED
+from fusilli_plugin.texts import host_text
 from graph_api.errors import FusilliError
 from hipdnn_backend.errors import DeviceError, EngineError
 from hipdnn_backend.offload.errors import OffloadError
@@ -65,6 +66,9 @@ def _ending(ctx: click.Context | None) -> Iterator[None]:
     except KeyboardInterrupt:
         echo("interrupted", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
+    except click.ClickException as error:  # of what was typed, or lies in a folder of somebody's
+        vars(error)["message"] = host_text(error.message)  # its type has more to print than the message
+        raise
     except _TOLD as error:
         if ctx is not None and is_debug(ctx):
             traceback.print_exc()
@@ -76,7 +80,7 @@ def _words(error: BaseException) -> str:
         _silence()
         return "standard output is closed, so what was to be printed is lost"
     memory = "not enough memory: " if isinstance(error, MemoryError) else ""
-    return memory + printable(str(error))
+    return memory + host_text(str(error))
 
 
 def _is_closed() -> bool:

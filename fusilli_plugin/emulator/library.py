@@ -12,6 +12,7 @@ from typing import Any
 from fusilli_plugin.build import CORE_LIBRARY, VERSION_MARK, BuildError, compile_core, core_version
 from fusilli_plugin.emulator.layout import Decoded, KernelLayout, MemoryLayout, Operand
 from iree_bridge import Options
+from iree_bridge._environment import is_privileged
 
 __all__ = ["Core", "core"]
 
@@ -65,7 +66,7 @@ class Core:
 def core() -> Core:
     """The core; built first in a source tree that has changed.
 
-    A tree that cannot be written has its library in the user's cache folder.
+    A tree that cannot be written has its library in the user's cache folder. A privileged process starts no compiler.
 
     Raises:
         BuildError: it is not there and cannot be built.
@@ -75,6 +76,9 @@ def core() -> Core:
     for path in (CORE_LIBRARY, kept):
         if (path is CORE_LIBRARY or _is_own(path)) and path.is_file() and _is_current(path, version):
             return Core(path)
+    if is_privileged():
+        reason = "a process with more rights than whoever started it starts no compiler"
+        raise BuildError(f"{CORE_LIBRARY} is missing or old, and {reason}")
     if os.access(_nearest(CORE_LIBRARY.parent), os.W_OK):
         return Core(compile_core())
     kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

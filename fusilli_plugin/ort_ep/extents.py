@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
+from onnx import helper, numpy_helper
 
 from fusilli_plugin.ort_ep.abi import OrtError
 from fusilli_plugin.ort_ep.constraints import Equality, Place, Shape, equalities
 from fusilli_plugin.ort_ep.graphs import Graph, Node, node_proto, opset_imports, read_by, tensor_proto
-from hipdnn_backend.offload.frontend.growth import is_small
+from hipdnn_backend.offload.frontend.folding import evaluate
+from hipdnn_backend.offload.frontend.shapes import inferred_model
+from hipdnn_backend.offload.native_onnx import OnnxError, OnnxProcessError
 
 __all__ = ["Probe", "assumed_extents"]
 
@@ -87,6 +88,7 @@ class _Inference:
     """ONNX's shape inference of a graph, with other extents each time."""
 
     def __init__(self, graph: Graph) -> None:
+        self._is_lost = False
         self.nodes: dict[int, onnx.NodeProto] = {}
         for node in graph.nodes:
             if not node.has_subgraphs or node.index in graph.bodies:
@@ -124,23 +126,19 @@ class _Inference:
         nodes = [node for index, node in self.nodes.items() if index not in left_out]
         graph = helper.make_graph(nodes, "graph", [*inputs, *self._weights], [], self._initializers)
         model = helper.make_model(graph, opset_imports=self._opsets, ir_version=_IR)
-        try:
-            inferred = _inferred(model).graph.value_info
-        except (RuntimeError, ValueError) as error:  # of protobuf or of onnx, which has no class for all
-            _LOG.debug("shapes are not inferred: %s", error)
-            inferred = []
+        inferred: Iterable[onnx.ValueInfoProto] = ()
+        if not self._is_lost:
+            try:
+                inferred = inferred_model(model).graph.value_info
+            except (OnnxError, OnnxProcessError) as error:
+                self._is_lost = isinstance(error, OnnxProcessError)  # with other extents it would be again
+                _LOG.debug("shapes are not inferred: %s", error)
         found: dict[str, Shape] = dict(self.constants)
         for value in inferred:
             if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
                 dims = value.type.tensor_type.shape.dim
                 found[value.name] = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
         return {**found, **opened}
-
-
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """With data, unless a chain of ``Concat(t, t)``, say, would take gigabytes: ONNX Runtime itself keeps no data."""
-    without = shape_inference.infer_shapes(model)
-    return shape_inference.infer_shapes(model, data_prop=True) if is_small(without) else without
 
 
 def _count(graph: Graph, name: str) -> int:
@@ -350,23 +348,21 @@ class _Trial:
         return known[name]
 
     def _evaluated(self, node: Node, proto: onnx.NodeProto, name: str, known: dict[str, Array | None]) -> Array | None:
+        values: dict[str, Array] = {}
+        dims: dict[str, tuple[int, ...]] = {}
         if node.op_type in ("Shape", "Size"):
-            shape = self.shapes.get(node.inputs[0])
-            sizes = None if shape is None or None in shape else [int(size) for size in shape if size is not None]
-            feeds = None if sizes is None else {node.inputs[0]: np.broadcast_to(np.int8(0), sizes)}
+            dims = self._known(node.inputs[:1])
         else:
             found = {each: self._value(each, known) for each in node.inputs if each}
-            feeds = {each: value for each, value in found.items() if value is not None and value.size <= _SMALL}
-            feeds = feeds if len(feeds) == len(found) and found else None
-        if feeds is None:
-            return None
+            values = {each: value for each, value in found.items() if value is not None and value.size <= _SMALL}
+            if len(values) != len(found) or not found:
+                return None
         try:
-            evaluator = ReferenceEvaluator(proto, opsets={"": self._graph.opsets.get("", 1)})
-            results: Any = evaluator.run(None, feeds)
-            return np.asarray(results[list(proto.output).index(name)])
-        except Exception as error:  # the reference raises whatever numpy does
+            results = evaluate(proto, {"": self._graph.opsets.get("", 1)}, values, dims)
+        except OnnxProcessError as error:
             _LOG.debug("%s is not computed: %s", node.label, error)
             return None
+        return None if results is None else results[list(proto.output).index(name)]
 
     def _is_stuck(self, index: int) -> bool:
         node = self._graph.nodes[index]
@@ -382,5 +378,6 @@ class _Trial:
         return self._known_of((name, name) for name in names if name)
 
     def _known_of(self, names: Iterable[tuple[str, str]]) -> dict[str, tuple[int, ...]]:
-        """By the first name of each pair, the dims that the second one has."""
-        return {name: _ints(self.shapes[other]) for name, other in names if other in self.shapes}
+        """By the first name of each pair, the dims that the second one has, where all of them are known."""
+        known = {name: self.shapes[other] for name, other in names if other in self.shapes}
+        return {name: _ints(shape) for name, shape in known.items() if None not in shape}

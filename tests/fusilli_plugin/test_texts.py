@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import sys
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from fusilli_plugin.abi import error_text
 from fusilli_plugin.cli.base import echo, json_text
 from fusilli_plugin.cli.main import cli
-from fusilli_plugin.texts import host_text, json_printable, printable
+from fusilli_plugin.texts import host_text, json_printable, printable, say
 from graph_api import DataType, Graph, GraphError, PointwiseMode
 from iree_bridge import Target, reproducer
 from iree_bridge.reproducer import Reproducer
@@ -90,3 +91,34 @@ def test_the_flags_of_a_strangers_reproducer(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "--evil\\x1b[2K\\x1b[1A" in done.output
     assert is_clean(done.output)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[EVIL], ["run", f"no such file {EVIL}"], ["run", f"--{EVIL}"], ["compile", "GRAPH", "-o", "OUT", "--target", EVIL],
+     ["run", "GRAPH", "--device", EVIL], ["cache", EVIL], ["replay", EVIL]],
+)  # fmt: skip
+def test_what_was_typed_is_told_escaped(tmp_path: Path, words: list[str]) -> None:
+    """Names of files come out of folders that others fill, by completion or a glob."""
+    done = CliRunner().invoke(cli, [str(graph_file(tmp_path)) if word == "GRAPH" else word for word in words])
+    assert done.exit_code == 2, done.output
+    assert "all is well" in done.output
+    assert is_clean(done.output)
+
+
+def test_nothing_is_printed_past_the_escaping(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the functions that escape print; ruff says so while one writes."""
+    say(EVIL, "second")
+    say(EVIL, err=True)
+    printed = capsys.readouterr()
+    assert (printed.out.count("\n"), printed.err.count("\n")) == (2, 1)
+    assert is_clean(printed.out + printed.err)
+    root = Path(__file__).resolve().parents[2]
+    printing = {
+        path.relative_to(root).as_posix()
+        for package in ("graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin")
+        for path in (root / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "click.echo", "click.secho")
+    }
+    assert printing == {"fusilli_plugin/cli/base.py", "fusilli_plugin/texts.py"}

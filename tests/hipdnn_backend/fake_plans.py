@@ -139,9 +139,9 @@ class FakeEngine:
     def restore(self, payload: bytes) -> FakePlan:
         try:
             document = json.loads(payload)
-        except ValueError as error:
+            return FakePlan(bytes.fromhex(document["graph"]), document["workspace"])
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise EngineError(self.name, f"the payload is damaged: {error}") from error
-        return FakePlan(bytes.fromhex(document["graph"]), document["workspace"])
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """Fuzzes what reads foreign bytes: ``python -m tests.support.fuzz [NAME ...] [--seconds S] [--seed N] [--count N]``.
 
 Each parser runs in a process with a limit on its memory. An input may end in the parser's own error; it is a finding if
-it ends the process or in any other exception, takes more than `SECONDS` of processor time, or more memory than
-`ROOM` bytes and `TIMES` bytes for each of its own. Findings are kept as files.
+it ends the process or in any other exception, takes more than `SECONDS` of processor time, waits as long for anything
+but a processor, or takes more memory than `ROOM` bytes and `TIMES` bytes for each of its own. Findings are kept as
+files.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
+import faulthandler
 import json
 import random
 import resource
@@ -18,12 +19,14 @@ import sys
 import tempfile
 import time
 import traceback
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from tests.support import damage
+from tests.support.damage import Damage
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SECONDS: Final = 1.0
@@ -31,8 +34,11 @@ ROOM: Final = 96 << 20
 TIMES: Final = 64
 _SPACE: Final = 3 << 30
 """Bytes of address space that a parser may add to those of its imports."""
-_NUMBERS: Final = (-(2**63), -1, 0, 1, 2, 7, 64, 2**16, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**64, 1e308, 0.5)
-_TEXTS: Final = ("", "\0", "../x", "a" * 300, "\x1b[2K\n", "/dev/zero", "float32", "cpu", "\ud800")
+_END: Final = 120
+"""Seconds after which an input that is still being read ends the process, with a traceback: however busy it is."""
+_MAX_POOL: Final = 200
+_MAX_INPUT: Final = 2 << 20
+"""Bytes; what is larger takes longer than `SECONDS` to be read once."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +49,13 @@ class Parser:
         seeds: what it understands.
         read: raises one of `errors` for what it does not.
         errors: its own exceptions.
+        damage: makes something else of what it understands.
     """
 
     seeds: Sequence[bytes]
     read: Callable[[bytes], object]
     errors: tuple[type[Exception], ...]
+    damage: Damage = damage.changed_bytes
 
 
 # ---- parsers
@@ -58,18 +66,34 @@ def _graphs() -> list[bytes]:
 
 
 def _wire() -> Parser:
+    """From bytes to the engine's answer, which is one whatever they are."""
+    from fusilli_plugin.engine import FusilliEngine
     from hipdnn_backend.errors import WireError
-    from hipdnn_backend.wire import decode_graph
+    from hipdnn_backend.wire import decode_graph, encode_graph
+    from iree_bridge import Options
+    from tests.hipdnn_backend.wire.strategies import one_of_each_operation
 
-    return Parser(_graphs(), decode_graph, (WireError,))
+    def read(data: bytes) -> object:
+        engine = FusilliEngine("cpu", options=Options(device="cpu", claim="all"))
+        engine.support(data)
+        return decode_graph(data)
+
+    new = [encode_graph(decode_graph(data)) for data in _graphs()]
+    seeds = [*_graphs(), *new, encode_graph(one_of_each_operation())]
+    return Parser(seeds, read, (WireError,), damage.tables)
 
 
 def _json() -> Parser:
     from hipdnn_backend.errors import WireError
     from hipdnn_backend.wire import decode_graph
     from hipdnn_backend.wire.json import graph_from_json, graph_to_json
+    from tests.hipdnn_backend.wire.strategies import one_of_each_operation
 
-    return Parser([graph_to_json(decode_graph(data)).encode() for data in _graphs()], graph_from_json, (WireError,))
+    graphs = [*map(decode_graph, _graphs()), one_of_each_operation()]
+    return Parser(
+        [graph_to_json(graph).encode() for graph in graphs],
+        lambda data: graph_to_json(graph_from_json(data)), (WireError,), _text_of_json,
+    )  # fmt: skip
 
 
 def _graph_json() -> Parser:
@@ -78,7 +102,11 @@ def _graph_json() -> Parser:
     from hipdnn_backend.wire import decode_graph
 
     seeds = [import_graph(decode_graph(data)).to_json().encode() for data in _graphs()]
-    return Parser(seeds, lambda data: Graph.from_json(data), (FusilliError,))
+    return Parser(seeds, lambda data: Graph.from_json(data), (FusilliError,), _text_of_json)
+
+
+def _text_of_json(source: random.Random, data: bytes) -> bytes:
+    return damage.document(source, data) if source.random() < 0.7 else damage.changed_bytes(source, data)
 
 
 def _config() -> Parser:
@@ -89,48 +117,63 @@ def _config() -> Parser:
     seeds = [
         encode_engine_config(EngineConfig(engine_id=5)),
         encode_engine_config(EngineConfig(engine_id=5, knobs=knobs)),
+        encode_engine_config(EngineConfig(engine_id=-1, knobs=knobs * 30)),
     ]
-    return Parser(seeds, decode_engine_config, (WireError,))
+    return Parser(seeds, decode_engine_config, (WireError,), damage.tables)
 
 
-def _compiled() -> bytes:
+def _compiled(number: int = 0) -> bytes:
     from fusilli_plugin.importers import import_graph
     from hipdnn_backend.wire import decode_graph
     from iree_bridge import Target
     from iree_bridge.artifact import compile_artifact
 
-    graph = import_graph(decode_graph(_graphs()[0]))
+    graph = import_graph(decode_graph(_graphs()[number]))
     return compile_artifact(graph, [Target.parse("cpu")]).to_bytes()
 
 
 def _artifact() -> Parser:
     from iree_bridge.artifact import Artifact, ArtifactError
 
-    return Parser([_compiled()], Artifact.from_bytes, (ArtifactError,))
+    return Parser([_compiled(), _compiled(1)], Artifact.from_bytes, (ArtifactError,), damage.archive)
 
 
 def _plan() -> Parser:
-    from fusilli_plugin.envelope import seal, unseal
-    from graph_api import FusilliError
-    from iree_bridge.artifact import Artifact
+    """As an engine restores it: the damage may have the right digests, but for that of code, which is trusted then."""
+    from fusilli_plugin.engine import FusilliEngine
+    from fusilli_plugin.envelope import seal
+    from fusilli_plugin.ort_engine import OnnxRuntimeEngine
+    from hipdnn_backend.errors import EngineError
+    from hipdnn_backend.wire import EngineConfig
+    from iree_bridge import Options
 
-    artifact = _compiled()
+    compiling = FusilliEngine("cpu", options=Options(device="cpu", claim="all"))
+    running = OnnxRuntimeEngine("cpu")
+    header = 52
 
     def read(data: bytes) -> object:
-        """As it is, and as what a header with the right digest holds."""
-        Artifact.from_bytes(unseal(seal(data[52:])))
-        return unseal(data)
+        try:
+            compiling.restore(data).close()
+        except EngineError:
+            running.restore(data)
 
-    return Parser([seal(artifact)], read, (FusilliError,))
+    def damaged(source: random.Random, data: bytes) -> bytes:
+        if source.random() < 0.2 or len(data) <= header:
+            return damage.tables(source, data[:header]) + data[header:]
+        new = damage.archive(source, data[header:], code=("code.vmfb",))
+        return seal(new) if source.random() < 0.8 else data[:header] + new
+
+    seeds = [compiling.build(data, EngineConfig(engine_id=compiling.id)).serialize() for data in _graphs()[:2]]
+    return Parser(seeds, read, (EngineError,), damaged)
 
 
-def _saved() -> bytes:
+def _saved() -> list[bytes]:
     from hipdnn_backend.offload.package import save_package
     from tests.hipdnn_backend.offload.test_package import variant
 
     with tempfile.TemporaryDirectory() as folder:
         save_package(Path(folder, "m"), "m", [variant("cpu"), variant("gfx942")])
-        return Path(folder, "m").read_bytes()
+        return [Path(folder, "m").read_bytes()]
 
 
 def _package() -> Parser:
@@ -142,7 +185,7 @@ def _package() -> Parser:
         path.write_bytes(data)
         return Package.open(path).variant("cpu")
 
-    return Parser([_saved()], read, (PackageError,))
+    return Parser(_saved(), read, (PackageError,), damage.archive)
 
 
 def _ep_context() -> Parser:
@@ -158,24 +201,29 @@ def _ep_context() -> Parser:
         named = {"embed_mode": 0, "ep_cache_context": data[:80], "partition_name": data[:20]}
         for attributes in (named, {"embed_mode": 1, "ep_cache_context": data, "partition_name": b"p"}):
             try:
-                restore(attributes, str(folder / "model.onnx"), "cpu", [FakeEngine()])
-            except (FusilliError, OffloadError):
-                continue
-        return None
+                made = restore(attributes, str(folder / "model.onnx"), "cpu", [FakeEngine()])
+            except (FusilliError, OffloadError) as error:
+                refused = error
+            else:
+                return made
+        raise refused
 
-    return Parser([_saved()], read, ())
+    return Parser(_saved(), read, (FusilliError, OffloadError), damage.archive)
 
 
 def _onnx() -> Parser:
     from hipdnn_backend.offload.errors import ModelError
     from hipdnn_backend.offload.frontend import prepare
-    from tests.hipdnn_backend.offload.frontend.test_growth import MODELS
-    from tests.hipdnn_backend.offload.frontend.test_nesting import functions
-    from tests.support.onnx_models import bert_layer, small_cnn
+    from tests.support.hostile_models import seeds
 
-    models = [small_cnn(size=8), bert_layer(hidden=8, heads=2, sequence=2), functions(5, 2)]
-    names = ("doubled input", "flattened by propagated dims", "doubled in a branch", "many dims")
-    return Parser([m.SerializeToString() for m in models] + [MODELS[n] for n in names], prepare, (ModelError,))
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    (folder / "weights.bin").write_bytes(bytes(range(256)) * 256)
+
+    def read(data: bytes) -> object:
+        (folder / "model.onnx").write_bytes(data)
+        return prepare(folder / "model.onnx")
+
+    return Parser(seeds(), read, (ModelError,), damage.onnx_model)
 
 
 def _mlir() -> Parser:
@@ -189,21 +237,28 @@ def _mlir() -> Parser:
         '  %0 = torch.aten.relu %a : !torch.vtensor<[2],f32> -> !torch.vtensor<[2],f32> loc("r"("x"))\n'
         "  return %0 : !torch.vtensor<[2],f32>\n}\n"
     )
+    literal = "func.func @g(%a: !torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32> {\n" + (
+        "  %w = torch.vtensor.literal(dense<[1.0, 2.0]> : tensor<2xf32>) : !torch.vtensor<[2],f32>\n"
+        '  %0 = torch.operator "onnx.Add"(%a, %w) : (!torch.vtensor<[2],f32>, !torch.vtensor<[2],f32>) -> '
+        "!torch.vtensor<[2],f32>\n  return %0 : !torch.vtensor<[2],f32>\n}\n"
+    )
 
     def read(data: bytes) -> object:
         path.write_bytes(data)
         return load_text(path, context)
 
-    return Parser([relu.encode(), TWO_CONVS.encode()], read, (ModelError,))
+    return Parser([relu.encode(), TWO_CONVS.encode(), literal.encode()], read, (ModelError,), damage.program_text)
 
 
 def _frames() -> Parser:
     from iree_bridge import _frames
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        _frames.send(ours, {"op": "compile", "flags": ["a"], "n": 1}, b"payload")
-        seed = theirs.recv(1 << 16)
+    seeds = []
+    for payload in (b"payload", b""):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            _frames.send(ours, {"op": "compile", "flags": ["a"], "n": 1, "of": {"a": [1, None, "b"]}}, payload)
+            seeds.append(theirs.recv(1 << 16))
 
     def read(data: bytes) -> object:
         left, right = socket.socketpair()
@@ -212,100 +267,13 @@ def _frames() -> Parser:
             left.close()
             return _frames.receive(right, deadline=time.monotonic() + 5)
 
-    return Parser([seed], read, (_frames.PeerGoneError, TimeoutError))
+    return Parser(seeds, read, (_frames.PeerGoneError, TimeoutError), damage.frame)
 
 
 PARSERS: Final[dict[str, Callable[[], Parser]]] = {
     "wire": _wire, "json": _json, "graph_json": _graph_json, "config": _config, "artifact": _artifact, "plan": _plan,
     "package": _package, "ep_context": _ep_context, "onnx": _onnx, "mlir": _mlir, "frames": _frames,
 }  # fmt: skip
-
-
-# ---- damage
-
-
-def mutated(source: random.Random, data: bytes) -> bytes:
-    """Other bytes, another value in JSON, or other bytes or values in a member of an archive."""
-    if data.startswith(b"PK") and source.random() < 0.7:
-        return _archive(source, data)
-    if data[:1] == b"{" and source.random() < 0.5:
-        return _document(source, data)
-    return changed_bytes(source, data)
-
-
-def changed_bytes(source: random.Random, data: bytes) -> bytes:
-    """A few bytes changed, copied, cut out or cut off."""
-    out = bytearray(data)
-    for _ in range(source.randint(1, 5)):
-        if not out:
-            break
-        at, size = source.randrange(len(out)), source.choice((1, 1, 2, 4, 8, 32))
-        match source.randrange(6):
-            case 0:
-                out[at] ^= 1 << source.randrange(8)
-            case 1:
-                out[at : at + size] = source.randbytes(size)
-            case 2:
-                out[at : at + size] = source.choice((b"\0", b"\xff", b"\x7f")) * size
-            case 3:
-                other = source.randrange(len(out))
-                out[at : at + size] = out[other : other + size]
-            case 4:
-                other = source.randrange(len(out))
-                out[at:at] = out[other : other + size * 8] * source.choice((1, 1, 1, 50))
-            case _:
-                del out[at : (None if source.random() < 0.2 else at + size)]
-    return bytes(out)
-
-
-def _document(source: random.Random, data: bytes) -> bytes:
-    try:
-        document = json.loads(data)
-    except ValueError:
-        return changed_bytes(source, data)
-    for _ in range(source.randint(1, 3)):
-        places = list(_places(document))
-        holder, key = source.choice(places) if places else ([document], 0)
-        match source.randrange(6):
-            case 0 | 1:
-                holder[key] = source.choice(_NUMBERS)
-            case 2:
-                holder[key] = source.choice(_TEXTS)
-            case 3:
-                holder[key] = source.choice(([], {}, None, True, [[]] * 9, {"": {}}))
-            case 4:
-                other, name = source.choice(places)
-                holder[key] = other[name]
-            case _:
-                del holder[key]
-    try:
-        return json.dumps(document).encode()
-    except (ValueError, RecursionError):  # a value that holds itself
-        return changed_bytes(source, data)
-
-
-def _places(value: Any, depth: int = 0) -> Iterator[tuple[Any, Any]]:
-    if depth > 40:
-        return
-    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-        yield value, key
-        yield from _places(value[key], depth + 1)
-
-
-def _archive(source: random.Random, data: bytes) -> bytes:
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members = [(info.filename, archive.read(info)) for info in archive.infolist()]
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OSError):
-        return changed_bytes(source, data)
-    at = 0 if source.random() < 0.7 else source.randrange(len(members))
-    name, old = members[at]
-    members[at] = (name if source.random() < 0.9 else source.choice(("../x", "a", name * 2)), mutated(source, old))
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for member, content in members:
-            archive.writestr(zipfile.ZipInfo(member.replace("\0", "")), content)
-    return out.getvalue()
 
 
 # ---- running
@@ -322,6 +290,44 @@ def _limited() -> Iterator[None]:
     yield
 
 
+def _waited() -> float:
+    """Seconds in which this thread neither ran nor had to wait for a processor, since some moment."""
+    running, queued, _ = Path("/proc/thread-self/schedstat").read_text().split()
+    return time.monotonic() - (int(running) + int(queued)) / 1e9
+
+
+@dataclass
+class _Most:
+    """What inputs have taken so far."""
+
+    inputs: int = 0
+    refused: int = 0
+    slowest: float = 0.0
+    memory: int = 0
+
+    def told(self) -> dict[str, Any]:
+        most = {"slowest": round(self.slowest, 3), "most_mib": round(self.memory / (1 << 20), 1)}
+        return {"inputs": self.inputs, "refused": self.refused, **most}
+
+
+def _read(parser: Parser, data: bytes, most: _Most) -> bool:
+    """Whether the parser understood it; within its limits, whether or not."""
+    understood = True
+    Path("/proc/self/clear_refs").write_text("5")  # the most memory is measured anew
+    before, begin, waited = _status("VmRSS:"), time.process_time(), _waited()
+    try:
+        parser.read(data)
+    except parser.errors:
+        understood = False
+    waited, spent, grown = _waited() - waited, time.process_time() - begin, _status("VmHWM:") - before
+    most.inputs, most.refused = most.inputs + 1, most.refused + (not understood)
+    most.slowest, most.memory = max(most.slowest, spent), max(most.memory, grown)
+    assert spent <= SECONDS, f"{spent:.2f} s"
+    assert waited <= SECONDS, f"{waited:.2f} s of waiting"
+    assert grown <= ROOM + TIMES * len(data), f"{grown >> 20} MiB for {len(data)} bytes"
+    return understood
+
+
 def run(name: str, seed: int, count: int, seconds: float, current: Path) -> dict[str, Any]:
     """Feed one parser in this process; ``current`` holds the input that is being read."""
     parser = PARSERS[name]()
@@ -331,25 +337,22 @@ def run(name: str, seed: int, count: int, seconds: float, current: Path) -> dict
         except parser.errors:
             continue
     source, pool = random.Random(seed), list(parser.seeds)
-    slowest, most, done, refused, end = 0.0, 0, 0, 0, time.monotonic() + seconds
+    most, end = _Most(), time.monotonic() + seconds
     with _limited():
-        while done < count and time.monotonic() < end:
-            data = mutated(source, source.choice(pool))
+        while most.inputs < count and time.monotonic() < end:
+            data = parser.damage(source, source.choice(pool))
+            if len(data) > _MAX_INPUT:
+                continue
             current.write_bytes(data)
-            Path("/proc/self/clear_refs").write_text("5")  # the most memory is measured anew
-            before, begin = _status("VmRSS:"), time.process_time()
-            try:
-                parser.read(data)
-                if len(pool) < 200 and len(data) < 1 << 20:
+            faulthandler.dump_traceback_later(_END, exit=True)
+            if _read(parser, data, most):
+                if len(pool) < _MAX_POOL:
                     pool.append(data)  # damage upon damage that was not noticed
-            except parser.errors:
-                refused += 1
-            spent, grown = time.process_time() - begin, _status("VmHWM:") - before
-            slowest, most, done = max(slowest, spent), max(most, grown), done + 1
-            assert spent <= SECONDS, f"{spent:.2f} s"
-            assert grown <= ROOM + TIMES * len(data), f"{grown >> 20} MiB for {len(data)} bytes"
+                else:
+                    pool[source.randrange(len(parser.seeds), _MAX_POOL)] = data
+    faulthandler.cancel_dump_traceback_later()
     current.unlink(missing_ok=True)
-    return {"inputs": done, "refused": refused, "slowest": round(slowest, 3), "most_mib": most >> 20}
+    return most.told()
 
 
 def child(name: str, seed: int, count: int, seconds: float, folder: Path) -> tuple[str, bool]:

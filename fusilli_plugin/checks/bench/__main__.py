@@ -14,6 +14,7 @@ from typing import Any
 
 from fusilli_plugin.checks import bench
 from fusilli_plugin.checks.bench import models
+from fusilli_plugin.texts import say
 from graph_api import FusilliError
 from iree_bridge.versions import iree_version
 
@@ -42,21 +43,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.rounds < 1 or given.calls < 1:
         parser.error("--rounds and --calls must be at least 1")
     machine = _machine()
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    say(", ".join(f"{key} {value}" for key, value in machine.items()))
     if machine["load"] > 0.5 * machine["cpus"]:
-        print("the machine is busy: times are too long, and ratios less certain")
+        say("the machine is busy: times are too long, and ratios less certain")
     try:
         found = bench.measure(rounds=given.rounds, calls=given.calls, targets=given.target or bench.TARGETS)
         loaded = models.measure() if given.models else []
     except FusilliError as error:
-        print(f"bench: {error}", file=sys.stderr)
+        say(f"bench: {error}", err=True)
         return 1
-    print("\n".join(bench.report(found)))
+    say(*bench.report(found))
     if loaded:
-        print("\n".join(("", *models.report(loaded), "")))
+        say("", *models.report(loaded), "")
     missed = [m.name for m in found if not m.met and not m.skipped]
     missed += [name for row in loaded for name in row.missed]
-    print(f"missed: {', '.join(missed)}" if missed else "all goals are met")
+    say(f"missed: {', '.join(missed)}" if missed else "all goals are met")
     if given.json is not None:
         rows = [asdict(m) | {"median": m.median, "value": m.value, "met": m.met} for m in found]
         for row in rows:  # JSON knows no NaN

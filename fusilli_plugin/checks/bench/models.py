@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fusilli_plugin.texts import say
 from graph_api import FusilliError
 
 __all__ = ["GOALS", "MODELS", "Loaded", "ModelRow", "load_once", "measure", "report"]
@@ -156,4 +157,4 @@ def report(rows: Sequence[ModelRow]) -> list[str]:
 if __name__ == "__main__":
     from dataclasses import asdict
 
-    print(json.dumps(asdict(load_once(Path(sys.argv[1])))))
+    say(json.dumps(asdict(load_once(Path(sys.argv[1])))))

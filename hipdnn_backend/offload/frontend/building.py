@@ -11,7 +11,7 @@ from onnx import AttributeProto, TensorProto
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import Graph, Output, TensorType, captures, node_label, subgraphs
-from hipdnn_backend.offload.frontend.tensors import dense, is_external, to_array
+from hipdnn_backend.offload.frontend.tensors import Folder, dense, is_external, to_array
 
 __all__ = ["build", "declared"]
 
@@ -19,18 +19,18 @@ _MISPLACED = {"SimplifiedLayerNormalization"}
 """Contrib operators that ONNX Runtime's tools write without their domain."""
 
 
-def build(model: onnx.ModelProto, folder: Path | None, known: Mapping[str, object] | None = None) -> Graph:
+def build(model: onnx.ModelProto, place: Path | None, known: Mapping[str, object] | None = None) -> Graph:
     """The main graph of a model; the model is not changed.
 
     Args:
         model: whose header was checked.
-        folder: where external data may lie.
+        place: where external data may lie.
         known: inputs that are constants of the caller's, as the converters see large weights: not in the inputs.
 
     Raises:
         ModelError: names are missing, defined twice or in a circle; tensors are damaged; an input is no tensor.
     """
-    proto = model.graph
+    proto, folder = model.graph, None if place is None else Folder(place)
     opsets = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in model.opset_import}
     opsets.setdefault("", onnx.defs.onnx_opset_version())
     graph = Graph(proto.name, opsets)
@@ -51,7 +51,7 @@ def build(model: onnx.ModelProto, folder: Path | None, known: Mapping[str, objec
         graph.opsets.setdefault(node.domain, 1)
     graph.outputs = [_output(value) for value in proto.output]
     for value in (*proto.value_info, *proto.output):
-        hint = TensorType.of(value.type)
+        hint = TensorType.of(value.type, value.name)
         if hint is not None and hint.dims is not None:
             graph.hints[value.name] = hint
     _check_outputs(graph, known or {})
@@ -88,7 +88,7 @@ def _define(graph: Graph, name: str, what: str) -> None:
 
 
 def _input_type(value: onnx.ValueInfoProto) -> TensorType:
-    type_ = TensorType.of(value.type)
+    type_ = TensorType.of(value.type, value.name)
     if type_ is None:
         kind = value.type.WhichOneof("value") or "no type"
         raise ModelError(value.name, "input-type", f"the input is {kind.replace('_', ' ')}; only tensors can be fed")
@@ -181,7 +181,7 @@ def _named(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
     return nodes
 
 
-def _resolve(node: onnx.NodeProto, folder: Path | None) -> None:
+def _resolve(node: onnx.NodeProto, folder: Folder | None) -> None:
     """Put external data of tensors inside attributes and bodies in place."""
     for attribute in node.attribute:
         tensors = [*attribute.tensors, attribute.t] if attribute.type == AttributeProto.TENSOR else attribute.tensors
@@ -194,7 +194,7 @@ def _resolve(node: onnx.NodeProto, folder: Path | None) -> None:
             _resolve(inner, folder)
 
 
-def _embed(tensor: TensorProto, folder: Path | None) -> None:
+def _embed(tensor: TensorProto, folder: Folder | None) -> None:
     if is_external(tensor):
         array = to_array(tensor, folder)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))

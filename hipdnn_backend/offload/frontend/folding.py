@@ -5,21 +5,30 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.fates import Absorbed, Became
-from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, inlined, rename, subgraphs
+from hipdnn_backend.offload.frontend.graph import (
+    Graph,
+    TensorType,
+    attributes,
+    captures,
+    inlined,
+    rename,
+    subgraphs,
+)
+from hipdnn_backend.offload.frontend.tensors import to_array
+from hipdnn_backend.offload.native_onnx import OnnxError, infer_shapes
 from hipdnn_backend.onnx_op import RANDOM
 
-__all__ = ["fold"]
+__all__ = ["evaluate", "fold"]
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +85,27 @@ def fold(graph: Graph) -> bool:
     for output in graph.outputs:
         output.value = names.get(output.value, output.value)
     return _drop_dead(graph) or changed
+
+
+def evaluate(
+    node: onnx.NodeProto, opsets: Mapping[str, int], values: Mapping[str, np.ndarray], dims: Mapping[str, Sequence[int]]
+) -> Sequence[np.ndarray] | None:
+    """What a node gives, if that is known and computed here with little time and memory.
+
+    Args:
+        node: by itself.
+        opsets: as in `Graph`.
+        values: of its operands.
+        dims: of operands whose elements are not known.
+
+    Raises:
+        OnnxProcessError: see `native_onnx`.
+    """
+    alone = Graph("alone", opsets)
+    alone.nodes = [node]
+    alone.constants.update(values)
+    alone.inputs.update((name, TensorType(onnx.TensorProto.INT8, tuple(each))) for name, each in dims.items())
+    return _value(alone, node)
 
 
 def _room(graph: Graph) -> int:
@@ -147,12 +177,7 @@ def _value(graph: Graph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
 def _constant(node: onnx.NodeProto) -> np.ndarray:
     given = attributes(node)
     if "value" in given:
-        try:
-            return numpy_helper.to_array(given["value"])
-        except (ValueError, TypeError) as error:
-            raise ModelError(
-                node.name, "tensor-data", f"the Constant's data does not fill its dims: {error}"
-            ) from error
+        return to_array(given["value"])
     for name, dtype in (("value_float", np.float32), ("value_int", np.int64)):
         for key in (name, f"{name}s"):
             if key in given:
@@ -213,8 +238,8 @@ def _local_dims(graph: Graph, node: onnx.NodeProto, name: str) -> tuple[int, ...
     proto = local.to_proto()
     proto.graph.output.append(onnx.ValueInfoProto(name=name, type=type_))
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
-    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
+        inferred = infer_shapes(proto, strict_mode=True)
+    except OnnxError:
         return None
     tensor = inferred.graph.output[0].type.tensor_type
     if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
@@ -232,8 +257,13 @@ def _evaluated(graph: Graph, node: onnx.NodeProto) -> Sequence[np.ndarray] | Non
     except Exception as error:  # the reference raises whatever numpy does; the node then stays for the compiler
         log.debug("%s (%s) is not folded: %s", node.name, node.op_type, error)
         return None
-    arrays = [np.asarray(result) if isinstance(result, np.ndarray | np.generic) else None for result in results]
-    return None if any(array is None for array in arrays) else [array for array in arrays if array is not None]
+    arrays = [np.asarray(result) for result in results if isinstance(result, np.ndarray | np.generic)]
+    return arrays if len(arrays) == len(results) and all(map(_is_tensor, arrays)) else None
+
+
+def _is_tensor(array: np.ndarray) -> bool:
+    """Whether an array has a type of ONNX's: text is in arrays of objects."""
+    return array.dtype != object or all(isinstance(each, str | bytes) for each in array.flat)
 
 
 @lru_cache(maxsize=512)

@@ -6,9 +6,11 @@ from collections.abc import Collection
 from typing import Any
 
 import onnx
-from onnx import defs, inliner
+from onnx import defs
 
+from hipdnn_backend.offload import native_onnx
 from hipdnn_backend.offload.frontend.graph import Graph, TensorType, rename
+from hipdnn_backend.offload.native_onnx import OnnxError
 
 __all__ = ["expand"]
 
@@ -61,8 +63,8 @@ def _body(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
             result = _inlined_without_some(graph, node, model)
         else:
             selected = [(node.domain, node.op_type)]
-            result = inliner.inline_selected_functions(model, selected, inline_schema_functions=True)
-    except (RuntimeError, ValueError):
+            result = native_onnx.inline_operators(model, selected)
+    except OnnxError:
         return None
     if any(inner.op_type == node.op_type and inner.domain == node.domain for inner in result.graph.node):
         return None
@@ -83,18 +85,17 @@ def _inlined_without_some(graph: Graph, node: onnx.NodeProto, model: onnx.ModelP
     """The body as a function of the model: onnx asks for the types of operands that are not given otherwise."""
     schema: Any = defs.get_schema(node.op_type, graph.opset, node.domain)
     if schema.has_context_dependent_function:
-        types = [_type(graph, name).SerializeToString() for name in node.input]
+        types = [_type(graph, name) for name in node.input]
         versions = schema.context_dependent_function_opset_versions
         version = max(each for each in versions if each <= graph.opset)
-        data = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+        function = native_onnx.body_of(node, graph.opset, version, types)
     else:
         version = max(each for each in schema.function_opset_versions if each <= graph.opset)
-        data = schema.get_function_with_opset_version(version)
-    function = onnx.FunctionProto.FromString(data)
+        function = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(version))
     function.domain = model.graph.node[0].domain = _LOCAL
     model.functions.append(function)
     model.opset_import.append(onnx.helper.make_opsetid(_LOCAL, 1))
-    return inliner.inline_local_functions(model, convert_version=True)
+    return native_onnx.inline_functions(model)
 
 
 def _type(graph: Graph, name: str) -> onnx.TypeProto:

@@ -12,6 +12,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.fates import Absorbed
+from hipdnn_backend.offload.frontend.tensors import to_array
 
 __all__ = [
     "TORCH_DOMAIN",
@@ -22,6 +23,7 @@ __all__ = [
     "captures",
     "inlined",
     "node_label",
+    "numpy_type",
     "rename",
     "subgraphs",
 ]
@@ -55,14 +57,19 @@ class TensorType:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type in numpy's words."""
-        return helper.tensor_dtype_to_np_dtype(self.element)
+        return numpy_type(self.element)
 
     @classmethod
-    def of(cls, type_: onnx.TypeProto) -> TensorType | None:
-        """Of a value; None if it is no tensor or has no element type."""
+    def of(cls, type_: onnx.TypeProto, name: str = "") -> TensorType | None:
+        """Of a value; None if it is no tensor or has no element type.
+
+        Raises:
+            ModelError: the element type is none of ONNX's; names the value.
+        """
         if not type_.HasField("tensor_type") or not type_.tensor_type.elem_type:
             return None
         tensor = type_.tensor_type
+        numpy_type(tensor.elem_type, name)
         if not tensor.HasField("shape"):
             return cls(tensor.elem_type, None)
         return cls(tensor.elem_type, tuple(_dim(dim) for dim in tensor.shape.dim))
@@ -71,6 +78,18 @@ class TensorType:
     def of_array(cls, array: np.ndarray) -> TensorType:
         """Of a constant."""
         return cls(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+
+def numpy_type(element: int, name: str = "") -> np.dtype[Any]:
+    """A ``TensorProto.DataType`` in numpy's words.
+
+    Raises:
+        ModelError: it is none; ``name`` has it.
+    """
+    try:
+        return helper.tensor_dtype_to_np_dtype(element)
+    except KeyError as error:
+        raise ModelError(name, "tensor-type", f"element type {element} is none that onnx knows") from error
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
@@ -307,7 +326,7 @@ def inlined(graph: Graph, body: onnx.GraphProto, names: dict[str, str], source: 
     if body.sparse_initializer:
         raise ModelError(source, "sparse-tensor", "a sparse initializer inside a body is not read")
     for tensor in body.initializer:
-        names[tensor.name] = graph.add_constant(f"{source}/{tensor.name}", numpy_helper.to_array(tensor))
+        names[tensor.name] = graph.add_constant(f"{source}/{tensor.name}", to_array(tensor))
     for node in body.node:
         names.update((name, graph.fresh(f"{source}/{name}")) for name in node.output if name)
     copies = []

@@ -8,20 +8,23 @@ folding finds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 
 import onnx
-from onnx import defs, numpy_helper
+from onnx import defs
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import SMALL, Graph, attributes, subgraphs
+from hipdnn_backend.offload.frontend.tensors import to_array
 
 __all__ = ["MAX_RANK", "check_ranks", "check_types", "is_small"]
 
 MAX_RANK = 64
 """Dims of a tensor: numpy has no more."""
+_MAX_ELEMENTS = 1 << 60
 _MAX_ENTRIES = 1 << 20
 """Elements that inference may propagate in one graph, about 70 bytes each."""
 _BY_LENGTH = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
@@ -45,14 +48,15 @@ _Known = Mapping[str, _Dims]
 
 
 def check_ranks(graph: Graph) -> None:
-    """Refuse a graph in which a tensor may have too many dims.
+    """Refuse a graph in which a tensor may have too many dims, or is said to have too many elements.
 
     Raises:
         ModelError: the node that makes it.
     """
-    ranks = {name: len(type_.dims or ()) for name, type_ in {**graph.inputs, **graph.declared}.items()}
-    for name, rank in ranks.items():
-        _check_rank(name, rank)
+    types = {**graph.inputs, **graph.declared}
+    for name, type_ in types.items():
+        _check_dims(name, type_.dims or ())
+    ranks = {name: len(type_.dims or ()) for name, type_ in types.items()}
     _check_nodes(graph, graph.nodes, ranks)
 
 
@@ -91,13 +95,20 @@ def _check_rank(name: str, rank: int) -> None:
 
 
 def check_types(model: onnx.ModelProto) -> None:
-    """Refuse what inference found to have too many dims.
+    """Refuse what inference found to have too many dims or elements.
 
     Raises:
         ModelError: names the tensor.
     """
     for value in chain(model.graph.value_info, model.graph.output):
-        _check_rank(value.name, len(value.type.tensor_type.shape.dim))
+        _check_dims(value.name, _dims(value.type) or ())
+
+
+def _check_dims(name: str, dims: Sequence[int | str | None]) -> None:
+    _check_rank(name, len(dims))
+    # numpy, too, counts the elements that would be there if no dim were 0
+    if math.prod(dim for dim in dims if isinstance(dim, int) and dim > 0) > _MAX_ELEMENTS:
+        raise ModelError(name, "size", f"dims {list(dims)} make more than 2**60 elements, which no memory holds")
 
 
 def is_small(model: onnx.ModelProto) -> bool:
@@ -186,7 +197,10 @@ def _sliced(size: int | None, node: onnx.NodeProto, values: Mapping[str, onnx.Te
     bounds = [values.get(name) for name in node.input[1:3]]
     if size is None or len(node.input) > 4 or len(bounds) < 2 or None in bounds:
         return None
-    start, end = (int(numpy_helper.to_array(each).reshape(-1)[0]) for each in bounds if each is not None)
+    numbers = [to_array(each).reshape(-1) for each in bounds if each is not None]
+    if any(each.size != 1 or each.dtype.kind not in "iu" for each in numbers):
+        return None
+    start, end = (int(each[0]) for each in numbers)
     return len(range(size)[start:end])
 
 

@@ -29,6 +29,7 @@ from hipdnn_backend.offload.frontend.shapes import check
 from hipdnn_backend.offload.frontend.untold import infer_all
 from hipdnn_backend.offload.frontend.weights import lifted, needs_constant
 from hipdnn_backend.offload.frontend.words import check_words
+from hipdnn_backend.offload.native_onnx import OnnxProcessError
 
 __all__ = ["declared_arguments", "load", "prepare", "simplify"]
 
@@ -116,6 +117,8 @@ def declared_arguments(
 def _readable_names() -> Iterator[None]:
     try:
         yield
+    except OnnxProcessError as error:
+        raise ModelError("", "onnx", str(error)) from error
     except MemoryError as error:
         raise ModelError("", "memory", "there is not enough memory to read the model") from error
     except UnicodeDecodeError as error:

@@ -73,8 +73,15 @@ class Builder:
         return results
 
     def constant(self, value: Any, dtype: Any = np.int64) -> str:
-        """A new constant; ``dtype`` None: as the value has it."""
-        return self.graph.add_constant(f"{self.node.name}/constant", np.asarray(value, dtype))
+        """A new constant; ``dtype`` None: as the value has it.
+
+        Raises:
+            UnsupportedNodeError: a number is wanted as a text, as for arithmetic with texts.
+        """
+        array = np.asarray(value, dtype)
+        if array.dtype == object:
+            raise self.unsupported("tensor-type", "it computes with texts")
+        return self.graph.add_constant(f"{self.node.name}/constant", array)
 
     def input(self, index: int) -> str:
         """Name of an input, "" if it is not given."""

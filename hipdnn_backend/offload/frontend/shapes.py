@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 import onnx
-from onnx import checker, shape_inference
 
+from hipdnn_backend.offload import native_onnx
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import Graph, TensorType
 from hipdnn_backend.offload.frontend.growth import check_ranks, check_types, is_small
+from hipdnn_backend.offload.native_onnx import OnnxError
 
-__all__ = ["check", "infer"]
+__all__ = ["check", "infer", "inferred_model"]
 
 _INFERENCE_NODE = re.compile(
     r"\(op_type:\s*(?P<op>[^,)]*)(?:, node name:\s*(?P<name>[^)]*))?\):?\s*(?P<reason>.*)", re.S
@@ -30,8 +31,8 @@ def check(graph: Graph) -> None:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
     try:
-        checker.check_model(model, check_custom_domain=False)
-    except checker.ValidationError as error:
+        native_onnx.check_model(model)
+    except OnnxError as error:
         text = str(error)
         found = _CHECKER_NODE.search(text)
         reason = " ".join(text.split("==> Context")[0].split())
@@ -53,21 +54,32 @@ def infer(graph: Graph, *, strict: bool = True) -> None:
         ModelError: there is such a node, or onnx cannot read the graph.
     """
     check_ranks(graph)
-    model = graph.to_proto()
     try:
-        inferred = shape_inference.infer_shapes(model)
-        propagate = is_small(inferred)
-        if propagate or strict:
-            inferred = shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=propagate)
-    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        inferred = inferred_model(graph.to_proto(), strict=strict)
+    except OnnxError as error:
         raise _shape_error(graph, str(error)) from error
     check_types(inferred)
     types = {}
     for value in [*inferred.graph.value_info, *inferred.graph.output]:
-        type_ = TensorType.of(value.type)
+        type_ = TensorType.of(value.type, value.name)
         if type_ is not None:
             types[value.name] = type_
     graph.types = types
+
+
+def inferred_model(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
+    """A model with the types that follow.
+
+    Data is propagated where it is little: a chain of ``Concat(t, t)``, say, would take gigabytes.
+
+    Raises:
+        OnnxError, OnnxProcessError: see `native_onnx`.
+    """
+    inferred = native_onnx.infer_shapes(model)
+    propagate = is_small(inferred)
+    if not propagate and not strict:
+        return inferred
+    return native_onnx.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=propagate)
 
 
 def _shape_error(graph: Graph, text: str) -> ModelError:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hipdnn_backend.offload.errors import ModelError
 
-__all__ = ["dense", "is_external", "to_array"]
+__all__ = ["Folder", "dense", "is_external", "to_array"]
 
 _PACKED = {
     getattr(TensorProto, name)
@@ -19,6 +19,41 @@ _PACKED = {
     if hasattr(TensorProto, name)
 }
 """Types with several elements in a byte."""
+_ROOM = 64 << 20
+"""Bytes that external data, or the zeros of a sparse tensor, may always take."""
+_SHARED = 4
+"""How often the tensors of a model may mean the bytes of a file, together."""
+_SPARSE = 64
+"""Bytes of a dense form for each that is stored of a sparse one."""
+
+
+class Folder:
+    """Where the external data of one model may lie.
+
+    Tensors may mean the same bytes of a file, so that a small model could mean many times its files.
+
+    Attributes:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files: set[Path] = set()
+        self._room = _ROOM
+
+    def take(self, file: Path, size: int, name: str) -> None:
+        """Count what a tensor reads.
+
+        Raises:
+            ModelError: it is more than a model with these files has.
+        """
+        if file not in self._files:
+            self._files.add(file)
+            self._room += _SHARED * file.stat().st_size
+        self._room -= size
+        if self._room < 0:
+            reason = f"the tensors of the model read more than {_SHARED} times what their files have; is it damaged?"
+            raise ModelError(name, "external-data", reason)
 
 
 def is_external(tensor: TensorProto) -> bool:
@@ -26,7 +61,7 @@ def is_external(tensor: TensorProto) -> bool:
     return tensor.HasField("data_location") and tensor.data_location == TensorProto.EXTERNAL
 
 
-def to_array(tensor: TensorProto, folder: Path | None) -> np.ndarray:
+def to_array(tensor: TensorProto, folder: Folder | None = None) -> np.ndarray:
     """The elements of a tensor, dims as declared.
 
     Args:
@@ -50,15 +85,17 @@ def to_array(tensor: TensorProto, folder: Path | None) -> np.ndarray:
         ) from error
 
 
-def dense(sparse: onnx.SparseTensorProto, folder: Path | None, limit: int = 1 << 28) -> np.ndarray:
+def dense(sparse: onnx.SparseTensorProto, folder: Folder | None, limit: int = 0) -> np.ndarray:
     """A sparse initializer with its zeros.
 
     Raises:
-        ModelError: indices lie outside the dims, or the dense form exceeds ``limit`` elements.
+        ModelError: indices lie outside the dims, or the dense form is much larger than what is stored of it.
     """
     values, indices = to_array(sparse.values, folder), to_array(sparse.indices, folder)
     name, dims = sparse.values.name, tuple(sparse.dims)
     size = math.prod(dims)
+    stored = values.nbytes + indices.nbytes
+    limit = limit or max(_ROOM, _SPARSE * stored) // max(1, values.itemsize)
     if any(dim < 0 for dim in dims) or size > limit:
         raise ModelError(name, "sparse-tensor", f"dense form with dims {list(dims)} is larger than {limit} elements")
     if indices.ndim == 2 and indices.shape[1] == len(dims):
@@ -78,8 +115,12 @@ def _type_name(element: int) -> str:
     return TensorProto.DataType.Name(element) if element in TensorProto.DataType.values() else f"type {element}"
 
 
-def _external(tensor: TensorProto, name: str, folder: Path | None) -> np.ndarray:
-    path = _inside(dict((entry.key, entry.value) for entry in tensor.external_data), name, folder)
+def _external(tensor: TensorProto, name: str, folder: Folder | None) -> np.ndarray:
+    if folder is None:
+        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        reason = f"its elements are in a file ({location!r}), but the model came as bytes; load it by its path"
+        raise ModelError(name, "external-data", reason)
+    path = _inside(dict((entry.key, entry.value) for entry in tensor.external_data), name, folder.path)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     try:
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
@@ -98,6 +139,7 @@ def _external(tensor: TensorProto, name: str, folder: Path | None) -> np.ndarray
             f"dims {list(tensor.dims)} need {needed} bytes at {offset}; {path.name} has {available}, length {length}"
         )
         raise ModelError(name, "external-data", f"{reason}; is the file truncated?")
+    folder.take(path, needed, name)
     if tensor.data_type in _PACKED:
         raw = np.fromfile(path, np.uint8, needed, offset=offset).tobytes()
         return numpy_helper.to_array(helper.make_tensor(name, tensor.data_type, list(tensor.dims), raw, raw=True))
@@ -110,12 +152,9 @@ def _number(text: str, key: str, name: str) -> int:
     return int(text)
 
 
-def _inside(entries: dict[str, str], name: str, folder: Path | None) -> Path:
+def _inside(entries: dict[str, str], name: str, folder: Path) -> Path:
     """The file, which lies in the model's folder once links are followed."""
     location = entries.get("location", "")
-    if folder is None:
-        reason = f"its elements are in a file ({location!r}), but the model came as bytes; load it by its path"
-        raise ModelError(name, "external-data", reason)
     relative = PurePosixPath(location)
     if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
         raise ModelError(name, "external-data", f"location {location!r} is not a path inside the model's folder")

@@ -22,12 +22,14 @@ from hipdnn_backend.offload.frontend.graph import (
     subgraphs,
 )
 from hipdnn_backend.offload.frontend.shapes import infer
+from hipdnn_backend.offload.frontend.tensors import to_array
 
 __all__ = ["declare_untold", "infer_all"]
 
 Dims = tuple[int, ...]
 
 _LEARNING = "ai.onnx.ml"
+_MAX_DIM = 1 << 60
 
 
 def infer_all(graph: Graph, *, strict: bool = True) -> None:
@@ -72,7 +74,10 @@ def _by_rule(graph: Graph, node: onnx.NodeProto) -> Sequence[TensorType | None]:
         return ()
     shapes = rule(type_.static, attributes(node))
     known = [graph.type(name) for name in node.output]
-    return [None if each is None else TensorType(each.element, dims) for each, dims in zip(known, shapes, strict=False)]
+    return [
+        None if each is None or not all(0 <= dim < _MAX_DIM for dim in dims) else TensorType(each.element, dims)
+        for each, dims in zip(known, shapes, strict=False)
+    ]
 
 
 # ---- loops
@@ -85,7 +90,9 @@ def _loop(graph: Graph, node: onnx.NodeProto) -> list[TensorType | None]:
     """
     (body,) = subgraphs(node)
     first = [graph.type(name) for name in node.input[2:]]
-    if len(body.input) != len(first) + 2 or any(type_ is None or type_.static is None for type_ in first):
+    if len(body.input) != len(first) + 2 or len(body.output) <= len(first):
+        return []
+    if any(type_ is None or type_.static is None for type_ in first):
         return []
     states = [type_ for type_ in first if type_ is not None]
     after = _body_types(graph, body, states)
@@ -98,7 +105,7 @@ def _body_types(graph: Graph, body: onnx.GraphProto, states: Sequence[TensorType
     """What a body's next states are if its states have these types; None if onnx cannot say."""
     inner = Graph("body", graph.opsets)
     inner.nodes = list(body.node)
-    inner.constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in body.initializer}
+    inner.constants = {tensor.name: to_array(tensor) for tensor in body.initializer}
     own = [value.name for value in body.input]
     scalars = [TensorType(onnx.TensorProto.INT64, ()), TensorType(onnx.TensorProto.BOOL, ())]
     inner.inputs.update(zip(own, [*scalars, *states], strict=True))

@@ -93,7 +93,7 @@ def control_inputs(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def _is_size(value: onnx.ValueInfoProto) -> bool:
-    type_ = TensorType.of(value.type)
+    type_ = TensorType.of(value.type, value.name)
     return type_ is not None and type_.dims is not None and len(type_.dims) <= 1 and type_.dtype.kind in "iu"
 
 

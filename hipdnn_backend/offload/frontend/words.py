@@ -6,6 +6,7 @@ Neither onnx's checker nor its inference looks at them, and torch-mlir takes an 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 
 import onnx
@@ -100,6 +101,10 @@ _RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
 """(Operator, attribute) → the least and the greatest value that it may have."""
 
 
+_TERM = r"[A-Za-z]*(?:\.\.\.)?[A-Za-z]*"
+_EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
+
+
 def check_words(graph: Graph) -> None:
     """Refuse attributes whose value means nothing.
 
@@ -123,6 +128,9 @@ def _check_one(node: onnx.NodeProto, name: str, attribute: str, value: object) -
     if (node.op_type, attribute) == ("Split", "num_outputs") and value != len(node.output):
         # onnx's inference ends the process there
         raise _error(node, name, attribute, value, f"; the node has {len(node.output)} results")
+    if (node.op_type, attribute) == ("Einsum", "equation") and not _EQUATION.fullmatch(str(value).replace(" ", "")):
+        # at a character that it does not know, onnx's inference stays for ever
+        raise _error(node, name, attribute, value, "; it is letters and ... between commas, and a result behind ->")
     known = () if node.domain else WORDS.get((node.op_type, attribute), ())
     for word in (value if isinstance(value, list) else [value]) if known else ():
         folded = {each.lower() for each in known} if attribute in _ANY_CASE else set(known)

@@ -108,3 +108,12 @@ def test_a_file_that_is_no_library_is_an_error(tmp_path: Path) -> None:
     file.write_bytes(b"no library")
     with pytest.raises(build.BuildError, match="cannot be loaded"):
         library.Core(file)
+
+
+def test_a_privileged_process_starts_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """``CC`` and ``PATH`` are words of whoever started it."""
+    monkeypatch.setattr(library, "is_privileged", lambda: True)
+    monkeypatch.setattr(library, "CORE_LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(library, "compile_core", lambda *_: pytest.fail("a compiler was started"))
+    with pytest.raises(build.BuildError, match="more rights than whoever started it starts no compiler"):
+        _fresh()

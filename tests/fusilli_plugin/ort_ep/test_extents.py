@@ -13,8 +13,9 @@ from onnx import helper, numpy_helper
 
 import fusilli_plugin
 from fusilli_plugin.ort_ep.constraints import Equality, equalities
-from fusilli_plugin.ort_ep.extents import _inferred
 from fusilli_plugin.ort_ep.report import Report
+from hipdnn_backend.offload import native_onnx
+from hipdnn_backend.offload.frontend.shapes import inferred_model
 from tests.fusilli_plugin.ort_ep.models import MS, Array, Model, api_version, check, session, weight
 
 F32 = np.float32
@@ -398,13 +399,13 @@ def test_data_that_doubles_with_each_node_is_not_propagated(
         helper.make_graph(nodes, "g", [x], [y], [one]), opset_imports=[helper.make_opsetid("", 17)]
     )
     asked: list[bool] = []
-    infer = onnx.shape_inference.infer_shapes
+    infer = native_onnx.infer_shapes
 
     def spy(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
         asked.append(options.get("data_prop", False))
         return infer(model, **options)
 
-    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", spy)
-    dims = _inferred(model).graph.output[0].type.tensor_type.shape.dim
+    monkeypatch.setattr(native_onnx, "infer_shapes", spy)
+    dims = inferred_model(model).graph.output[0].type.tensor_type.shape.dim
     assert any(asked) == propagates
     assert [dim.dim_value for dim in dims] == ([2] * 16 if propagates else [0] * 16)

@@ -119,6 +119,21 @@ def test_a_limit_on_memory(session: Session, case: MakeCase, mib: int) -> None:
     assert session.run("small_memory", case("pw_relu").folder, mib or enough) == f"served {int(not mib)}\n"
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_host_that_does_all_of_it_at_once(session: Session, case: MakeCase, tmp_path: Path, compiled: bool) -> None:
+    """First question, builds and launches; meanwhile signals, folder, locale, descriptors and memory are changed."""
+    each = case("pw_relu")
+    cache = session.cache
+    if not compiled:
+        cache = tmp_path / "cache"
+        cache.mkdir(mode=0o700)
+    said = session.run("unruly", each.folder, 40, FUSILLI_CACHE_DIR=str(cache))
+    found = re.fullmatch(r"rounds (\d+), then [0-3]\n", said)
+    assert found, said
+    assert int(found[1]) > 20
+    assert each.wrong() == []
+
+
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Plugin and host program, watched by AddressSanitizer and UndefinedBehaviorSanitizer."""

@@ -13,6 +13,7 @@ import onnx
 from hipdnn_backend.offload.frontend.graph import attributes
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.offload.frontend.rules.scan import NODES, stacked
+from hipdnn_backend.offload.frontend.tensors import to_array
 
 __all__: list[str] = []
 
@@ -68,10 +69,10 @@ def _goes_on(b: Builder, body: onnx.GraphProto) -> bool:
         name = makers[name].input[0]
     if name == body.input[1].name:
         return True
-    known = next((onnx.numpy_helper.to_array(each) for each in body.initializer if each.name == name), None)
+    known = next((to_array(each) for each in body.initializer if each.name == name), None)
     if name in makers and makers[name].op_type == "Constant":
         value = attributes(makers[name]).get("value")
-        known = None if value is None else onnx.numpy_helper.to_array(value)
+        known = None if value is None else to_array(value)
     elif name not in makers and known is None:
         known = b.value(name)
     return known is not None and bool(known.reshape(-1)[0])

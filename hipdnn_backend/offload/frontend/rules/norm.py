@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from hipdnn_backend.offload.frontend.graph import attributes
+from hipdnn_backend.offload.frontend.graph import attributes, numpy_type
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.offload.frontend.rules.affine import scaled_filters
 
@@ -32,7 +32,7 @@ def _rms_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return [b.torch("rms_norm", x, scale, like=type_, epsilon=float(epsilon))]
     element = onnx.TensorProto.DOUBLE if onnx.TensorProto.DOUBLE in (stash_type, type_.element) else _FLOAT
     wide = b.op("Cast", x, to=element)
-    stash = onnx.helper.tensor_dtype_to_np_dtype(element)
+    stash = numpy_type(element)
     axes = b.constant(list(range(axis, len(dims))))
     mean = b.op("ReduceMean", b.op("Mul", wide, wide), axes, keepdims=1)
     root = b.op("Sqrt", b.op("Add", mean, b.constant(epsilon, stash)))

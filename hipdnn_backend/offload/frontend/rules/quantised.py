@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from hipdnn_backend.offload.errors import UnsupportedNodeError
+from hipdnn_backend.offload.frontend.graph import numpy_type
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__ = ["exact_type", "quantised"]
@@ -86,7 +87,7 @@ def _unknown_form(b: Builder, dtype: np.dtype | None) -> UnsupportedNodeError:
 
 
 def _saturated(b: Builder, scaled: str, zero: str, dtype: np.dtype, element: int) -> str:
-    kind = onnx.helper.tensor_dtype_to_np_dtype(element)
+    kind = numpy_type(element)
     y = b.op("Round", scaled)
     if zero:
         y = b.op("Add", y, b.op("Cast", zero, to=element))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from hipdnn_backend.offload.frontend.graph import numpy_type
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
@@ -194,7 +195,7 @@ def _terms(picture: _Picture, base: str, along: Sequence[Sequence[_Tap]], elemen
     )
     value = picture.read(base, at)
     if counts := _chain(b, "And", [each for each in inside if each]):
-        zero = b.constant(0, onnx.helper.tensor_dtype_to_np_dtype(element))
+        zero = b.constant(0, numpy_type(element))
         value = b.op("Where", picture.column(counts), value, zero)
     if factor := _chain(b, "Mul", [each for each in weights if each]):
         value = b.op("Mul", value, b.op("Cast", picture.column(factor), to=element))

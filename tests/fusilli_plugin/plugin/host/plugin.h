@@ -105,6 +105,7 @@ void locale(void);
 void moved(void);
 void small_stack(void);
 void small_memory(void);
+void unruly(void);
 
 // Ends the process with a message unless the condition holds.
 #define CHECK(condition, ...)                                             \

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <langinfo.h>
 #include <locale.h>
 #include <pthread.h>
@@ -247,16 +248,105 @@ void small_stack(void) {
   CHECK(ask(), "a thread with a usual stack is not served");
 }
 
+// From now on the process may have so many MiB more of memory than it has.
+static void limit_memory(long mib) {
+  FILE* file = fopen("/proc/self/statm", "r");
+  long pages = 0;
+  CHECK(file && fscanf(file, "%ld", &pages) == 1, "statm");
+  fclose(file);
+  struct rlimit limit = {(rlim_t)pages * 4096 + ((rlim_t)mib << 20), RLIM_INFINITY};
+  CHECK(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit");
+}
+
 // The process may have N MiB more of memory than it has now.
 void small_memory(void) {
   quiet = 1;
   plugin = plugin_open(path, flags);
   each = case_read(folder);
-  FILE* file = fopen("/proc/self/statm", "r");
-  long pages = 0;
-  CHECK(file && fscanf(file, "%ld", &pages) == 1, "statm");
-  fclose(file);
-  struct rlimit limit = {(rlim_t)pages * 4096 + ((rlim_t)number << 20), RLIM_INFINITY};
-  CHECK(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit");
+  limit_memory(number);
   printf("served %d\n", ask());
+}
+
+// ---- all of it at once ----------------------------------------------------------------------------------------------
+
+static _Atomic int order_is_back;
+static _Atomic long rounds;
+
+static void leave_for_nowhere(void) {
+  char place[] = "/tmp/unruly-XXXXXX";
+  CHECK(mkdtemp(place) && chdir(place) == 0 && rmdir(place) == 0, "no folder to leave for: %s", strerror(errno));
+}
+
+// A host that sets signal handlers, goes to folders that it then removes, changes its locale, and opens and closes files.
+static void* commotion(void* unused) {
+  (void)unused;
+  struct sigaction mine = {.sa_handler = own_handler, .sa_flags = SA_RESTART};
+  while (!order_is_back) {
+    int opened[8];
+    for (int i = 0; i < SIGNAL_COUNT; ++i) CHECK(sigaction(SIGNALS[i], &mine, NULL) == 0, "signal %d", SIGNALS[i]);
+    leave_for_nowhere();
+    CHECK(setlocale(LC_ALL, rounds % 2 ? "C" : "C.UTF-8"), "setlocale");
+    for (int i = 0; i < 8; ++i) opened[i] = fcntl(100, F_DUPFD, 100);
+    for (int i = 0; i < 8; ++i) close(opened[i]);
+    if (rounds % 8 == 0) raise(SIGUSR1);
+    ++rounds;
+    usleep(500);
+  }
+  return NULL;
+}
+
+// Everything that a plan is for. What fails has a status and a text.
+static int plan_and_run(void) {
+  void* handle = make_handle(&plugin);
+  int64_t id = 0;
+  uint32_t count = 0;
+  size_t workspace = 0;
+  OK(&plugin, plugin.get_applicable(handle, &each.graph, &id, 1, &count));
+  data_t config = engine_config(plugin_engine(&plugin));
+  void* context = NULL;
+  int status = count ? plugin.create_context(handle, &config, &each.graph, &context) : 3;
+  if (status == 0) {
+    OK(&plugin, plugin.get_context_workspace_size(handle, context, &workspace));
+    status = plugin.execute(handle, context, workspace_of(workspace), each.buffers, each.count);
+    OK(&plugin, plugin.destroy_context(handle, context));
+  }
+  if (status) CHECK(*plugin_error(&plugin) || *last_log, "status %d without a text", status);
+  OK(&plugin, plugin.destroy(handle));
+  return status == 0;
+}
+
+// The first question, a compile and N builds and launches beside a commotion, with no standard files and little memory;
+// then once more without the files that the plugin had open, and with hardly any memory. Nothing of the host's changes.
+void unruly(void) {
+  quiet = 1;
+  CHECK(dup2(1, 100) == 100, "dup2");
+  stderr = fdopen(dup2(2, 101), "w");
+  plugin = plugin_open(path, flags);
+  each = case_read(folder);
+  for (int i = 0; i < 3; ++i) close(i);
+  limit_memory(1000 + 64 * sysconf(_SC_NPROCESSORS_ONLN));
+  pthread_t thread;
+  CHECK(!pthread_create(&thread, NULL, commotion, NULL), "no thread");
+  for (long i = 0; i < number; ++i) CHECK(plan_and_run(), "not served: %s", plugin_error(&plugin));
+  case_write_outputs(&each, folder);
+  order_is_back = 1;
+  pthread_join(thread, NULL);
+  for (int i = 0; i < 3; ++i) {
+    char link[32], target[256] = "";
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", i);
+    CHECK(readlink(link, target, sizeof(target) - 1) < 0, "%s has descriptor %d", target, i);
+  }
+  struct sigaction now;
+  for (int i = 0; i < SIGNAL_COUNT; ++i)
+    CHECK(sigaction(SIGNALS[i], NULL, &now) == 0 && now.sa_handler == own_handler, "signal %d was undone", SIGNALS[i]);
+  CHECK(strcmp(nl_langinfo(CODESET), rounds % 2 ? "UTF-8" : "ANSI_X3.4-1968") == 0, "the locale was changed");
+  char where[4096];
+  CHECK(!getcwd(where, sizeof(where)), "the folder is another: %s", where);
+  long seen = rounds;
+  for (int i = 3; i < 1000; ++i)
+    if (i != 100 && i != 101) close(i);
+  limit_memory(16);
+  int once_more = 0;
+  for (int i = 0; i < 3; ++i) once_more += plan_and_run();
+  dprintf(100, "rounds %ld, then %d\n", seen, once_more);
 }

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.frontend import load
-from hipdnn_backend.offload.frontend.tensors import dense, to_array
+from hipdnn_backend.offload.frontend import load, prepare
+from hipdnn_backend.offload.frontend.tensors import Folder, dense, to_array
 from tests.support.onnx_models import mlp
 
 
@@ -129,4 +129,34 @@ def test_packed_types(tmp_path: Path) -> None:
     tensor.ClearField("int32_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="t.bin")
-    assert to_array(tensor, tmp_path).astype(int).tolist() == [1, -2, 7]
+    assert to_array(tensor, Folder(tmp_path)).astype(int).tolist() == [1, -2, 7]
+
+
+def test_many_tensors_of_one_file(tmp_path: Path) -> None:
+    """A model of 30 KB and a file of 1 MB would take a gigabyte; weights that are shared are read."""
+    (tmp_path / "w.bin").write_bytes(bytes(1 << 20))
+
+    def shared(count: int) -> Path:
+        tensors = [TensorProto(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[1 << 18]) for i in range(count)]
+        for each in tensors:
+            each.data_location = TensorProto.EXTERNAL
+            each.external_data.add(key="location", value="w.bin")
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1 << 18]) for name in "xy")
+        node = helper.make_node("Sum", ["x", *(each.name for each in tensors)], ["y"])
+        graph = helper.make_graph([node], "shared", [x], [y], tensors)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+        (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+        return tmp_path / "model.onnx"
+
+    assert len(prepare(shared(30)).constants) == 30
+    with pytest.raises(ModelError, match="read more than 4 times what their files have") as caught:
+        prepare(shared(1000))
+    assert caught.value.rule == "external-data"
+
+
+def test_a_sparse_tensor_of_a_few_bytes_is_not_large() -> None:
+    """1 GiB of zeros in a hundred bytes."""
+    values = numpy_helper.from_array(np.asarray([1.5], np.float32), "s")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.asarray([5]), "i"), [1 << 28])
+    with pytest.raises(ModelError, match="is larger than 16777216 elements"):
+        dense(sparse, None)
