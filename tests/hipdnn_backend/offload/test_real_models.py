@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
+from fusilli_plugin.checks.model_check import check_model
 from hipdnn_backend.offload import Model, load
 from tests.support import ocr
 from tests.support.file_types import features, files, labels
-from tests.support.wheel_models import CLASSIFIER, DETECTOR, MAGIKA, RECOGNISER, WheelModel
+from tests.support.wheel_models import CLASSIFIER, DETECTOR, FURTHER, MAGIKA, RECOGNISER, WheelModel
 
 pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.ort]
 
@@ -112,3 +114,21 @@ def test_a_picture_upside_down_becomes_text() -> None:
                 strip = strip[::-1, ::-1]
             read.append(ocr.text_of(recogniser.answer(ocr.model_input(strip, 320)), classes))
     assert read == TEXTS[::-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_models_graph_by_graph(name: str) -> None:
+    source, rng = FURTHER[name], np.random.default_rng(0)
+    proto = onnx.load_from_string(source.read())
+    with load(source.read(), device="cpu", dims=source.dims) as model:
+        feeds: dict[str, Array] = {}
+        for value in proto.graph.input:
+            kind = value.type.tensor_type
+            dims = [dim.dim_value or source.dims[dim.dim_param] for dim in kind.shape.dim]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            numbers = rng.integers(1, 30, dims) if dtype.kind == "i" else rng.standard_normal(dims) * 0.5
+            feeds[value.name] = np.ones(dims, bool) if dtype.kind == "b" else numbers.astype(dtype)
+        findings = check_model(model, source.read(), feeds, dims=source.dims).findings
+    assert findings
+    assert all(finding.ok for finding in findings), [str(finding) for finding in findings if not finding.ok]
