@@ -35,7 +35,7 @@ from hipdnn_backend.wire import (
 )
 from iree_bridge import Options
 from tests.cases import all_cases
-from tests.support.fuzz import changed_bytes
+from tests.support.damage import changed_bytes
 
 GRAPHS = Path(__file__).resolve().parents[2] / "data" / "hipdnn_graphs"
 SECONDS = 1.0  # per input; a busy machine is slow, a loop that does not end is slower
