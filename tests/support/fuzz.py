@@ -2,8 +2,8 @@
 
 Each parser runs in a process with a limit on its memory. An input may end in the parser's own error; it is a finding if
 it ends the process or in any other exception, takes more than `SECONDS` of processor time, waits as long for anything
-but a processor, or takes more memory than the parser's `room` and `TIMES` bytes for each of its own. Findings are kept as
-files.
+but a processor, or takes more memory than its parser's `room` and `TIMES` bytes for each of its own. Findings are kept
+as files.
 """
 
 from __future__ import annotations
