@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -109,7 +110,10 @@ def parse(text: str) -> Claim:
         return Claim(text.lower())
     path = Path(text).expanduser()
     try:
-        if path.stat().st_size > _MAX_FILE:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise BadParamError(f"FUSILLI_CLAIM: {path} is no file")  # reading a pipe or device may never end
+        if status.st_size > _MAX_FILE:
             raise BadParamError(f"FUSILLI_CLAIM: {path} has more than {_MAX_FILE} bytes")
         document = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

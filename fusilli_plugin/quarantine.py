@@ -74,7 +74,7 @@ def verify(graph: Graph, code: CompiledCode, executable: Executable, options: Op
 
 def is_quarantined(graph: Graph, target: Target, device: Device, options: Options) -> bool:
     """Whether the code of a graph was found to be wrong on a device with this driver."""
-    if not _wrong_in_this_process and not (options.cache_dir / _WRONG).is_dir():
+    if not _wrong_in_this_process and not os.path.isdir(options.cache_dir / _WRONG):
         return False
     name = _name(_graph_key(graph, target), device_identity(device))
     return name in _wrong_in_this_process or _read(options, _WRONG, name) is not None

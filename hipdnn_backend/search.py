@@ -83,7 +83,7 @@ def find_backend_library(environ: Mapping[str, str] | None = None) -> Path | Non
     named = environ.get("HIPDNN_BACKEND_LIBRARY")
     if named:
         return Path(named)  # the user's word: that it is missing shows when it is loaded
-    return next((path for path in backend_candidates(environ) if path.is_file()), None)
+    return next((path for path in backend_candidates(environ) if os.path.isfile(path)), None)
 
 
 def backend_candidates(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -157,7 +157,7 @@ def _default(environ: Mapping[str, str], root: Path | None) -> list[Path]:
     named = environ.get("HIPDNN_PLUGIN_DIR", "")
     if named:
         return [Path(named)]
-    return [root / ENGINES] if root is not None and (root / ENGINES).is_dir() else []
+    return [root / ENGINES] if root is not None and os.path.isdir(root / ENGINES) else []
 
 
 def _expand(path: Path, root: Path | None) -> list[Path]:
@@ -173,10 +173,10 @@ def _expand(path: Path, root: Path | None) -> list[Path]:
             )
         path = root / path
     path = path.resolve()
-    if path.is_dir():
+    if os.path.isdir(path):
         return [file.resolve() for file in path.iterdir() if file.suffix == ".so" and file.is_file()]
     if not path.suffix:
         path = path.with_name(f"lib{path.name}.so")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ValueError(f"there is no file {path}")
     return [path.resolve()]

@@ -10,6 +10,7 @@ Source: hipDNN's environment page and the behaviour of its two built-in policies
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -309,6 +310,8 @@ def read_rules(path: Path) -> list[Rule]:
         OSError: the file cannot be read.
         ValueError: it holds something else.
     """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path} is no file")  # reading a pipe or device may never end
     with path.open("rb") as file:
         data = file.read(_MAX_RULES)
     if len(data) == _MAX_RULES:

@@ -322,7 +322,7 @@ class _Store:
 
     def has(self, level: str) -> bool:
         """Whether there is a folder for a level."""
-        return (self._base / level).is_dir()
+        return os.path.isdir(self._base / level)  # not there either if this user may not look
 
     def path(self, level: str, key: str, suffix: str) -> Path:
         """Where an entry is."""

@@ -95,7 +95,7 @@ def find_python(options: Options) -> tuple[Path, tuple[str, ...]]:
     own = str(_WORKER.parent.parent)
     for folder in dict.fromkeys(folder for folder in (found[0], own) if folder):
         prefix = _prefix(Path(folder))
-        if prefix is None or not (prefix / "lib" / name).is_dir():
+        if prefix is None or not os.path.isdir(prefix / "lib" / name):
             continue
         for candidate in (prefix / "bin" / name, prefix / "bin" / "python3"):
             if os.access(candidate, os.X_OK):
@@ -107,13 +107,13 @@ def find_python(options: Options) -> tuple[Path, tuple[str, ...]]:
 
 def _folder_with(package: str) -> str | None:
     """The first folder of ``sys.path`` that holds ``package``, a path relative to it."""
-    held = (folder for folder in sys.path if folder and Path(folder, package).is_dir())
+    held = (folder for folder in sys.path if folder and os.path.isdir(os.path.join(folder, package)))
     return next((os.path.abspath(folder) for folder in held), None)
 
 
 def hold_all(sites: Sequence[str]) -> bool:
     """Whether the folders have all that a worker imports."""
-    return all(any(Path(site, package).is_dir() for site in sites) for package in _WORKER_NEEDS)
+    return all(any(os.path.isdir(os.path.join(site, package)) for site in sites) for package in _WORKER_NEEDS)
 
 
 def _prefix(site: Path) -> Path | None:

@@ -37,6 +37,9 @@ from typing import Any, Final, NoReturn
 if __package__ in (None, ""):
     # Imports leave no garbage, and looking for some takes a tenth of their time; see _serve.
     gc.disable()
+    if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
+        # Python leaves half a file of bytecode where there is a limit, and fails to read it the next time.
+        sys.dont_write_bytecode = True
     # Run by path, isolated: the folders that hold our packages and what they need may not be on sys.path.
     _ROOT = str(Path(__file__).resolve().parent.parent)
     if _ROOT not in sys.path:
@@ -97,7 +100,8 @@ def _reset_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
         except (OSError, ValueError):
             continue
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # an error of a write then
+        signal.signal(number, signal.SIG_IGN)
     # An interrupt of the terminal is the parent's business; it ends or keeps its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())

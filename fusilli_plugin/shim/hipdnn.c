@@ -265,6 +265,7 @@ EXPORT status_t hipdnnPluginSetLoggingCallback(log_callback_t callback) {
 }
 
 EXPORT status_t hipdnnPluginSetLogLevel(int level) {
+  GUARDED;
   REQUIRE(level >= SEVERITY_INFO && level <= SEVERITY_OFF, "the level is none of hipdnnSeverity_t");
   __atomic_store_n(&fusilli_python.log_severity, level, __ATOMIC_RELAXED);
   if (python_alive()) fusilli_python.set_log_severity(level);
@@ -289,6 +290,7 @@ EXPORT status_t hipdnnEnginePluginGetEngineName(int64_t id, const char** name) {
 }
 
 EXPORT status_t hipdnnEnginePluginCreate(handle_t** handle) {
+  GUARDED;
   REQUIRE(handle, "handle is NULL");
   handle_t* made = calloc(1, sizeof(*made));
   if (!made) return refuse(4 /* ALLOC_FAILED */, __func__, "out of memory");
@@ -303,6 +305,7 @@ EXPORT status_t hipdnnEnginePluginCreate(handle_t** handle) {
 }
 
 EXPORT status_t hipdnnEnginePluginDestroy(handle_t* handle) {
+  GUARDED;
   lock_handles();
   handle_t** at = &handles;
   while (*at && *at != handle) at = &(*at)->next;
@@ -316,6 +319,7 @@ EXPORT status_t hipdnnEnginePluginDestroy(handle_t* handle) {
 }
 
 EXPORT status_t hipdnnEnginePluginSetStream(handle_t* handle, void* stream) {
+  GUARDED;
   FIND_HANDLE(known);
   int (*stream_device)(void*, int*) = stream ? (int (*)(void*, int*))hip_function("hipStreamGetDevice") : NULL;
   int device = known.device;
@@ -342,6 +346,7 @@ EXPORT status_t hipdnnEnginePluginSetStream(handle_t* handle, void* stream) {
 // A failure here would take the graph away from other plugins as well, so the answer is then "none".
 EXPORT status_t hipdnnEnginePluginGetApplicableEngineIds(handle_t* handle, const const_data_t* graph, int64_t* ids,
                                                          uint32_t max, uint32_t* count) {
+  GUARDED;
   REQUIRE(count, "num_engines is NULL");
   REQUIRE(ids || !max, "engine_ids is NULL");
   REQUIRE(VALID(graph), "op_graph is NULL or empty");
@@ -360,6 +365,7 @@ EXPORT status_t hipdnnEnginePluginGetApplicableEngineIds(handle_t* handle, const
 
 EXPORT status_t hipdnnEnginePluginGetEngineDetails(handle_t* handle, int64_t id, const const_data_t* graph,
                                                    const_data_t* details) {
+  GUARDED;
   REQUIRE(details, "engine_details is NULL");
   REQUIRE(VALID(graph), "op_graph is NULL or empty");
   REQUIRE(id == fusilli_python.engine_id, "the engine is not of this plugin");
@@ -379,6 +385,7 @@ static status_t free_bytes(const_data_t* data) {
 }
 
 EXPORT status_t hipdnnEnginePluginDestroyEngineDetails(handle_t* handle, const_data_t* details) {
+  GUARDED;
   REQUIRE(handle, "the handle is NULL");
   REQUIRE(details, "engine_details is NULL");
   return free_bytes(details);
@@ -386,6 +393,7 @@ EXPORT status_t hipdnnEnginePluginDestroyEngineDetails(handle_t* handle, const_d
 
 EXPORT status_t hipdnnEnginePluginGetWorkspaceSize(handle_t* handle, const const_data_t* config,
                                                    const const_data_t* graph, size_t* size) {
+  GUARDED;
   REQUIRE(size, "workspace_size is NULL");
   REQUIRE(VALID(config), "engine_config is NULL or empty");
   REQUIRE(VALID(graph), "op_graph is NULL or empty");
@@ -396,6 +404,7 @@ EXPORT status_t hipdnnEnginePluginGetWorkspaceSize(handle_t* handle, const const
 
 EXPORT status_t hipdnnEnginePluginCreateExecutionContext(handle_t* handle, const const_data_t* config,
                                                          const const_data_t* graph, void** context) {
+  GUARDED;
   REQUIRE(context, "execution_context is NULL");
   REQUIRE(VALID(config), "engine_config is NULL or empty");
   REQUIRE(VALID(graph), "op_graph is NULL or empty");
@@ -410,12 +419,14 @@ EXPORT status_t hipdnnEnginePluginCreateExecutionContext(handle_t* handle, const
 }
 
 EXPORT status_t hipdnnEnginePluginDestroyExecutionContext(handle_t* handle, void* context) {
+  GUARDED;
   REQUIRE(handle, "the handle is NULL");
   REQUIRE(context, "execution_context is NULL");
   return python_alive() ? done(fusilli_python.destroy_context((uintptr_t)context)) : SUCCESS;
 }
 
 EXPORT status_t hipdnnEnginePluginGetWorkspaceSizeFromExecutionContext(handle_t* handle, void* context, size_t* size) {
+  GUARDED;
   REQUIRE(handle, "the handle is NULL");
   REQUIRE(context, "execution_context is NULL");
   REQUIRE(size, "workspace_size is NULL");
@@ -425,6 +436,7 @@ EXPORT status_t hipdnnEnginePluginGetWorkspaceSizeFromExecutionContext(handle_t*
 
 EXPORT status_t hipdnnEnginePluginExecuteOpGraph(handle_t* handle, void* context, void* workspace,
                                                  const device_buffer_t* buffers, uint32_t count) {
+  GUARDED;
   REQUIRE(context, "execution_context is NULL");
   REQUIRE(buffers && count, "device_buffers is NULL or empty");
   FIND_HANDLE(known);
@@ -447,6 +459,7 @@ EXPORT status_t hipdnnEnginePluginExecuteOpGraphWithOverrides(handle_t* handle, 
                                                               uint32_t overrides, const int64_t* uids,
                                                               const uint32_t* lengths, const int64_t* const* dims,
                                                               const int64_t* const* strides) {
+  GUARDED;
   REQUIRE(context, "execution_context is NULL");
   REQUIRE(buffers && count, "device_buffers is NULL or empty");
   REQUIRE(!overrides || (uids && lengths && dims && strides), "an array of the overrides is NULL");
@@ -460,6 +473,7 @@ EXPORT status_t hipdnnEnginePluginExecuteOpGraphWithOverrides(handle_t* handle, 
 }
 
 EXPORT status_t hipdnnEnginePluginSerializeExecutionContext(handle_t* handle, void* context, const_data_t* serialized) {
+  GUARDED;
   REQUIRE(handle, "the handle is NULL");
   REQUIRE(context, "execution_context is NULL");
   REQUIRE(serialized, "serialized is NULL");
@@ -472,6 +486,7 @@ EXPORT status_t hipdnnEnginePluginSerializeExecutionContext(handle_t* handle, vo
 }
 
 EXPORT status_t hipdnnEnginePluginDestroySerializedExecutionContext(handle_t* handle, const_data_t* serialized) {
+  GUARDED;
   REQUIRE(handle, "the handle is NULL");
   REQUIRE(serialized, "serialized is NULL");
   return free_bytes(serialized);
@@ -500,6 +515,7 @@ static int is_our_config(const const_data_t* data) {
 // Arguments travel in registers, so what `second` is tells which one the caller has; `fourth` means nothing in the first.
 EXPORT status_t hipdnnEnginePluginCreateExecutionContextFromSerialized(handle_t* handle, const const_data_t* second,
                                                                        void* third, void** fourth) {
+  GUARDED;
   REQUIRE(third, "execution_context is NULL");
   REQUIRE(VALID(second), "serialized is NULL or empty");
   const int has_config = is_our_config(second);

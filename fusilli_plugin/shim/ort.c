@@ -178,6 +178,7 @@ static status_t* settled(const runtime_t* runtime, uintptr_t status) {
 
 // Each function that goes to Python starts with this: from some moment in the exit of a Python host on, it is not there.
 #define NEED_PYTHON(runtime) \
+  GUARDED;                   \
   if (!python_alive()) return gone(runtime)
 
 // ---- what Python asks of the shim -----------------------------------------------------------------------------------
@@ -401,6 +402,7 @@ static status_t* ep_compile(void* this, const void** graphs, const void** nodes,
 }
 
 static void ep_release_nodes(void* this, void** infos, size_t count) {
+  GUARDED;
   (void)this;
   for (size_t i = 0; i < count; ++i) {
     node_t* node = infos[i];
@@ -417,6 +419,7 @@ static status_t* ep_set_dynamic_options(void* this, const char* const* keys, con
 }
 
 static const char* ep_get_compatibility(void* this, const void* graph) {
+  GUARDED;
   (void)graph;
   const ep_t* ep = this;
   const char* text = python_alive() ? (const char*)ort.compatibility_text(ep->id) : NULL;
@@ -448,6 +451,7 @@ static status_t* factory_create_ep(void* this, const void* const* devices, const
 }
 
 static void factory_release_ep(void* this, void* out) {
+  GUARDED;
   (void)this;
   ep_t* ep = out;
   if (!ep) return;
@@ -458,6 +462,7 @@ static void factory_release_ep(void* this, void* out) {
 // ---- memory, copies and streams of a GPU ----------------------------------------------------------------------------
 
 static void* allocator_take(void* this, size_t size, void* stream) {
+  GUARDED;
   const allocator_t* allocator = this;
   return python_alive() ? (void*)ort.allocate(allocator->id, size, ADDRESS(stream)) : NULL;
 }
@@ -465,6 +470,7 @@ static void* allocator_take(void* this, size_t size, void* stream) {
 static void* allocator_allocate(void* this, size_t size) { return allocator_take(this, size, NULL); }
 
 static void allocator_deallocate(void* this, void* address) {
+  GUARDED;
   const allocator_t* allocator = this;
   if (address && python_alive()) ort.deallocate(allocator->id, ADDRESS(address));
 }
@@ -494,6 +500,7 @@ static status_t* factory_create_allocator(void* this, const void* memory_info, c
 }
 
 static void factory_release_allocator(void* this, void* out) {
+  GUARDED;
   (void)this;
   allocator_t* allocator = out;
   if (!allocator) return;
@@ -504,6 +511,7 @@ static void factory_release_allocator(void* this, void* out) {
 static void transfer_release(void* this) { (void)this; }
 
 static _Bool transfer_can_copy(const void* this, const void* from, const void* to) {
+  GUARDED;
   runtime_t* runtime = ((const transfer_t*)this)->runtime;
   return python_alive() && ort.can_copy(ADDRESS(runtime), ADDRESS(from), ADDRESS(to));
 }
@@ -523,10 +531,12 @@ static status_t* factory_create_data_transfer(void* this, void** out) {
 }
 
 static _Bool factory_is_stream_aware(const void* this) {
+  GUARDED;
   return python_alive() && ort.stream_aware(ADDRESS(((const factory_t*)this)->runtime));
 }
 
 static void notification_release(void* this) {
+  GUARDED;
   notification_t* notification = this;
   if (python_alive()) ort.release_event(notification->id);
   free(notification);
@@ -577,6 +587,7 @@ static status_t* stream_on_run_end(void* this) { (void)this; return NULL; }
 static void* stream_get_handle(void* this) { return ((stream_t*)this)->handle; }
 
 static void stream_release(void* this) {
+  GUARDED;
   stream_t* stream = this;
   if (python_alive()) ort.release_stream(stream->id);
   free(stream);
@@ -664,6 +675,7 @@ void hipdnnPluginGetLastErrorString(const char** text);
 
 // Has Python fill `ort`; it does so once. The reason of a failure.
 static const char* attach(void) {
+  GUARDED;
   if (!python_start()) return python_problem();
   ort.api = api_of;
   ort.factory = factory_of;
@@ -714,6 +726,7 @@ EXPORT status_t* CreateEpFactories(const char* name, const api_base_t* base, con
 }
 
 EXPORT status_t* ReleaseEpFactory(factory_t* factory) {
+  GUARDED;
   if (factory && python_alive()) ort.release_factory(ADDRESS(factory->runtime));
   return NULL;
 }

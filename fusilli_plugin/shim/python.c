@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -79,6 +80,11 @@ static void* python_library(void) {
     python_fail("Python cannot be found from where this library lies; run `fusilli install-plugin`, or set FUSILLI_PYTHON and "
          "FUSILLI_LIBPYTHON");
     return NULL;
+  }
+  struct stat status;
+  if (strchr(place.libpython, '/') && stat(place.libpython, &status) == 0 && !S_ISREG(status.st_mode)) {
+    python_fail("%s is no file, so no libpython; set FUSILLI_LIBPYTHON to its path", place.libpython);
+    return NULL;  // opening a pipe may never end
   }
   void* loaded = dlopen(place.libpython, RTLD_NOW | RTLD_GLOBAL);
   if (!loaded) python_fail("libpython cannot be loaded: %s; set FUSILLI_LIBPYTHON to its path", dlerror());
@@ -152,6 +158,11 @@ static int is_pythons(const struct sigaction* action) {
          handler.dli_fbase == library.dli_fbase;
 }
 
+static int files_are_limited(void) {
+  struct rlimit limit;
+  return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
 // Importing Python's signal module, which it does by itself at some time, sets a handler for Ctrl-C if there is none.
 // So it is imported here, and that handler taken back; others are of the host, which may set some meanwhile.
 static void initialize(void* library) {
@@ -160,6 +171,8 @@ static void initialize(void* library) {
   if (initialize_by_config(library) < 0) initialize_by_flags(library);
   if (!python.is_initialized()) return;
   python.run("import _signal");
+  // Python leaves half a file of bytecode where there is a limit, and fails to read it the next time.
+  if (files_are_limited()) python.run("import sys; sys.dont_write_bytecode = True");
   if (known && sigaction(SIGINT, NULL, &now) == 0 && now.sa_handler != before.sa_handler && is_pythons(&now))
     sigaction(SIGINT, &before, NULL);
 }
@@ -334,6 +347,30 @@ static int attach(void) {
   python.gil_release(gil);
   free(room);
   return attached;
+}
+
+guard_t guard_begin(void) {
+  guard_t guard = {PTHREAD_CANCEL_ENABLE, 0};
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guard.cancel_state);
+  if (files_are_limited()) {
+    sigset_t only, before;
+    sigemptyset(&only);
+    sigaddset(&only, SIGXFSZ);
+    guard.blocked = pthread_sigmask(SIG_BLOCK, &only, &before) == 0 && !sigismember(&before, SIGXFSZ);
+  }
+  return guard;
+}
+
+void guard_end(guard_t* guard) {
+  if (guard->blocked) {
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, SIGXFSZ);
+    const struct timespec now = {0, 0};
+    while (sigtimedwait(&only, NULL, &now) == SIGXFSZ) continue;
+    pthread_sigmask(SIG_UNBLOCK, &only, NULL);
+  }
+  pthread_setcancelstate(guard->cancel_state, NULL);
 }
 
 static int enterable(void) {

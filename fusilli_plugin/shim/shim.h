@@ -1,6 +1,5 @@
-// Between the parts of the shim: place.c knows where Python is, python.c finds or starts it, hipdnn.c is what
-// hipDNN sees, launches.c keeps
-// prepared launches.
+// Between the parts of the shim: place.c knows where Python is, python.c finds or starts it, hipdnn.c is what hipDNN sees,
+// launches.c keeps prepared launches.
 
 #ifndef FUSILLI_SHIM_H
 #define FUSILLI_SHIM_H
@@ -33,6 +32,17 @@ int python_start(void);
 
 // 1 if the package is attached and Python can be entered; starts nothing.
 int python_alive(void);
+
+// What a thread of the host must not meet while it is in here, with locks and the GIL: it cannot be cancelled, and a limit
+// on the size of files (ulimit -f) is an error of a write, not the end of the process. Threads that Python starts
+// meanwhile inherit the latter. To be declared first in whatever may go to Python.
+typedef struct {
+  int cancel_state;
+  int blocked;
+} guard_t;
+guard_t guard_begin(void);
+void guard_end(guard_t* guard);
+#define GUARDED guard_t guard_ __attribute__((cleanup(guard_end), unused)) = guard_begin()
 
 // Why python_start() gave 0 in this thread.
 const char* python_problem(void);

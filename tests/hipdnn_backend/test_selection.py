@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,13 @@ def test_broken_rules_are_passed_over_with_a_note(tmp_path: Path, text: str, com
     found = select(GRAPH, engines("A"), policies=Policies(rules=path))
     assert found.policy == STATIC
     assert found.notes[0].startswith(f"HIPDNN_HEUR_CONFIG_PATH: {path} cannot be used: ")
+
+
+def test_a_pipe_holds_no_rules(tmp_path: Path) -> None:
+    """Reading one may never end."""
+    os.mkfifo(tmp_path / "rules.json")
+    with pytest.raises(ValueError, match="is no file"):
+        read_rules(tmp_path / "rules.json")
 
 
 def test_missing_rules_are_passed_over_with_a_note(tmp_path: Path) -> None:

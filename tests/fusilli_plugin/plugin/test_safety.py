@@ -16,6 +16,7 @@ import pytest
 
 from tests.fusilli_plugin.plugin.hosting import (
     HOST_LIBRARIES,
+    ROOT,
     Case,
     Session,
     build_plugin,
@@ -119,14 +120,61 @@ def test_a_limit_on_memory(session: Session, case: MakeCase, mib: int) -> None:
     assert session.run("small_memory", case("pw_relu").folder, mib or enough) == f"served {int(not mib)}\n"
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_a_host_that_does_all_of_it_at_once(session: Session, case: MakeCase, tmp_path: Path, compiled: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "cached", "served"), [(0, True, 2), (0, False, 0), (4096, False, 0), (1 << 20, False, 2)]
+)
+def test_a_limit_on_the_size_of_files(
+    session: Session, case: MakeCase, tmp_path: Path, size: int, cached: bool, served: int
+) -> None:
+    """What cannot be written is an error with a text: the signal ends no host, and no bytecode is left cut."""
+    each = case("pw_relu")
+    before = _bytecode()
+    cache = _cache(session, each, tmp_path, filled=cached)
+    said = session.run("small_files", each.folder, size, FUSILLI_CACHE_DIR=str(cache))
+    assert said == f"served {served}\n"
+    assert _bytecode() == before
+
+
+def _cache(session: Session, each: Case, folder: Path, *, filled: bool) -> Path:
+    if filled:
+        session.warm((each.folder / "graph.bin").read_bytes())
+        return session.cache
+    (folder / "cache").mkdir(mode=0o700)
+    return folder / "cache"
+
+
+def _bytecode() -> dict[Path, int]:
+    packages = ("graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin")
+    found = (path for package in packages for path in (ROOT / package).rglob("*.pyc"))
+    return {path: path.stat().st_size for path in found if path.stat().st_size == 4096 or not path.stat().st_size}
+
+
+def test_threads_that_are_cancelled(session: Session, case: MakeCase) -> None:
+    session.run("cancelled", case("pw_relu").folder, 20)
+
+
+def test_a_host_that_gives_up_its_rights(session: Session, case: MakeCase, tmp_path: Path) -> None:
+    """The folders of the cache are not its own any more; what was compiled serves."""
+    if os.geteuid():
+        pytest.skip("only root can become somebody else")
+    session.run("dropped", case("pw_relu").folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("FUSILLI_LIBPYTHON", "is no file, so no libpython"), ("FUSILLI_CLAIM", "is no file")]
+)
+def test_a_pipe_in_place_of_a_file(session: Session, case: MakeCase, tmp_path: Path, name: str, said: str) -> None:
+    """Opening one may never end."""
+    os.mkfifo(tmp_path / "pipe")
+    variables: dict[str, Any] = {name: str(tmp_path / "pipe")}
+    assert f"{tmp_path / 'pipe'} {said}" in session.run("declined", case("pw_relu").folder, **variables)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_host_that_does_all_of_it_at_once(session: Session, case: MakeCase, tmp_path: Path, cached: bool) -> None:
     """First question, builds and launches; meanwhile signals, folder, locale, descriptors and memory are changed."""
     each = case("pw_relu")
-    cache = session.cache
-    if not compiled:
-        cache = tmp_path / "cache"
-        cache.mkdir(mode=0o700)
+    cache = _cache(session, each, tmp_path, filled=cached)
     said = session.run("unruly", each.folder, 40, FUSILLI_CACHE_DIR=str(cache))
     found = re.fullmatch(r"rounds (\d+), then [0-3]\n", said)
     assert found, said

@@ -504,7 +504,8 @@ int host_main(int argc, char** argv) {
                {"soak", soak},           {"finalized", finalized},   {"fuzz", fuzz},       {"fork_busy", fork_busy},
                {"fork_first", fork_first}, {"fork_stranger", fork_stranger}, {"fork_storm", fork_storm},
                {"signals", signals},     {"locale", locale},         {"moved", moved},
-               {"small_stack", small_stack}, {"small_memory", small_memory}, {"unruly", unruly}};
+               {"small_stack", small_stack}, {"small_memory", small_memory}, {"unruly", unruly},
+               {"small_files", small_files}, {"cancelled", cancelled}, {"dropped", dropped}};
   CHECK(argc >= 5, "usage: host PLUGIN local|deepbind MODE CASE [N]");
   path = argv[1];
   flags = RTLD_NOW | (strcmp(argv[2], "deepbind") == 0 ? RTLD_DEEPBIND : RTLD_LOCAL);

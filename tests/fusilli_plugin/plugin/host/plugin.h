@@ -106,6 +106,9 @@ void moved(void);
 void small_stack(void);
 void small_memory(void);
 void unruly(void);
+void small_files(void);
+void cancelled(void);
+void dropped(void);
 
 // Ends the process with a message unless the condition holds.
 #define CHECK(condition, ...)                                             \

@@ -267,6 +267,56 @@ void small_memory(void) {
   printf("served %d\n", ask());
 }
 
+static int plan_and_run(void);
+
+// No file may have more than N bytes: what would write more gets SIGXFSZ, which nobody handles.
+void small_files(void) {
+  quiet = 1;
+  struct rlimit limit = {(rlim_t)number, RLIM_INFINITY};
+  CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0, "setrlimit");
+  plugin = plugin_open(path, flags);
+  each = case_read(folder);
+  int served = plan_and_run();
+  served += plan_and_run();
+  sigset_t pending;
+  CHECK(sigpending(&pending) == 0 && !sigismember(&pending, SIGXFSZ), "a signal is left");
+  dprintf(1, "served %d\n", served);
+}
+
+static void* without_end(void* unused) {
+  (void)unused;
+  for (;;) {
+    plan_and_run();
+    pthread_testcancel();
+  }
+  return NULL;
+}
+
+// Threads are cancelled while they are in the plugin, N times; the others go on.
+void cancelled(void) {
+  quiet = 1;
+  plugin = plugin_open(path, flags);
+  each = case_read(folder);
+  unsigned seed = 1;
+  for (long i = 0; i < number; ++i) {
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, without_end, NULL), "no thread");
+    usleep((useconds_t)(rand_r(&seed) % 20000));
+    CHECK(!pthread_cancel(thread) && !pthread_join(thread, NULL), "no thread");
+    CHECK(plan_and_run(), "not served after %ld", i);
+  }
+}
+
+// The process has the rights of nobody after its first plan, as services do.
+void dropped(void) {
+  quiet = 1;
+  plugin = plugin_open(path, flags);
+  each = case_read(folder);
+  CHECK(plan_and_run(), "not served: %s", plugin_error(&plugin));
+  CHECK(setgid(65534) == 0 && setuid(65534) == 0, "setuid: %s", strerror(errno));
+  CHECK(plan_and_run(), "not served any more: %s", *last_log ? last_log : plugin_error(&plugin));
+}
+
 // ---- all of it at once ----------------------------------------------------------------------------------------------
 
 static _Atomic int order_is_back;
