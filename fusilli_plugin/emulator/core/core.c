@@ -28,11 +28,12 @@ typedef struct {
 } lds_write;
 
 enum { MAX_DEFERRED = 64 };
+enum { LDS_BLOCK = 256 };  // divides what the chips allocate in: 512 bytes, gfx950 1280
 
 typedef struct {
   uint8_t *bytes;
   uint32_t *writer, *reader;  // epoch << 8 | wave + 1; reader 255: several waves
-  uint32_t size, epoch;
+  uint32_t size, room, epoch;  // bytes asked for, and allocated
 } local_memory;
 
 typedef struct {
@@ -758,7 +759,7 @@ static void start(context *c, wave *w, int number, const uint32_t place[3]) {
 
 static int run_group(context *c, wave **waves, int count) {
   c->lds.epoch++;
-  memset(c->lds.bytes, 0xff, c->lds.size);
+  memset(c->lds.bytes, 0xff, c->lds.room);
   for (int i = 0; i < count; i++) start(c, waves[i], i, c->place);
   for (;;) {
     int waiting = 0, ended = 0;
@@ -785,8 +786,8 @@ int emulator_run(const kernel *k, memory *m) {
   int count = (int)((items + LANES - 1) / LANES), status = RIGHT;
   UNMODELLED_IF(count < 1 || count > MAX_WAVES, "a workgroup of %u work items", items);
   wave *waves[MAX_WAVES] = {0};
-  size_t lds = k->lds_size ? k->lds_size : 1;
-  c->lds = (local_memory){calloc(lds, 1), calloc(lds, 4), calloc(lds, 4), k->lds_size, 0};
+  size_t room = (k->lds_size + LDS_BLOCK - 1) / LDS_BLOCK * LDS_BLOCK, lds = room ? room : 1;
+  c->lds = (local_memory){calloc(lds, 1), calloc(lds, 4), calloc(lds, 4), k->lds_size, (uint32_t)room, 0};
   int whole = c->lds.bytes && c->lds.writer && c->lds.reader;
   for (int i = 0; i < count && whole; i++) {
     waves[i] = calloc(1, sizeof *waves[i]);

@@ -71,7 +71,7 @@ static uint32_t owner(const wave *w) { return (uint32_t)w->number + 1; }
 
 static int note_read(context *c, uint32_t address, uint32_t size) {
   local_memory *lds = &c->lds;
-  HAZARD_IF((uint64_t)address + size > lds->size, "LDS address %u of %u bytes", address, lds->size);
+  HAZARD_IF((uint64_t)address + size > lds->room, "LDS address %u of %u bytes", address, lds->size);
   uint32_t mine = lds->epoch << 8 | owner(c->w), now = lds->epoch;
   for (uint32_t i = address; i < address + size; i++) {
     uint32_t writer = lds->writer[i], reader = lds->reader[i];

@@ -346,3 +346,14 @@ def test_other_accesses_are_named(text: str) -> None:
     with pytest.raises(UnmodelledError) as caught:
         compute(text)
     assert text in str(caught.value)
+
+
+def test_a_vector_load_may_pass_the_end_of_the_lds_asked_for() -> None:
+    """Chips allocate it in blocks; what nobody may write is NaN."""
+    body = "v_mov_b32_e32 v10, 248\nds_write_b32 v10, v2\ns_waitcnt lgkmcnt(0)\nds_read_b64 v[100:101], v10"
+    got = compute(body, words(1), results=2, lds=252)
+    assert got[1].tolist() == [0xFFFFFFFF] * LANES
+    with pytest.raises(HazardError, match="LDS address 252 of 252 bytes"):
+        compute("v_mov_b32_e32 v10, 252\nds_write_b32 v10, v2", words(1), lds=252)
+    with pytest.raises(HazardError, match="LDS address 256 of 252 bytes"):
+        compute("v_mov_b32_e32 v10, 0x100\nds_read_b32 v100, v10", lds=252)
