@@ -436,7 +436,7 @@ EXPORT status_t hipdnnEnginePluginGetWorkspaceSizeFromExecutionContext(handle_t*
 
 EXPORT status_t hipdnnEnginePluginExecuteOpGraph(handle_t* handle, void* context, void* workspace,
                                                  const device_buffer_t* buffers, uint32_t count) {
-  GUARDED;
+  GUARDED_LAUNCH;
   REQUIRE(context, "execution_context is NULL");
   REQUIRE(buffers && count, "device_buffers is NULL or empty");
   FIND_HANDLE(known);
@@ -450,6 +450,7 @@ EXPORT status_t hipdnnEnginePluginExecuteOpGraph(handle_t* handle, void* context
                                  .buffers = buffers};
   status_t status = SUCCESS;
   if (launch_again(&execution, &status)) return done(status);
+  GUARDED;
   return done(fusilli_python.execute(known.serial, known.device, execution.stream, execution.context,
                                      execution.workspace, (const char*)buffers, count));
 }

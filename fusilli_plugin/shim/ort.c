@@ -179,6 +179,8 @@ static status_t* settled(const runtime_t* runtime, uintptr_t status) {
 // Each function that goes to Python starts with this: from some moment in the exit of a Python host on, it is not there.
 #define NEED_PYTHON(runtime) \
   GUARDED;                   \
+  NEED_LIVE_PYTHON(runtime)
+#define NEED_LIVE_PYTHON(runtime) \
   if (!python_alive()) return gone(runtime)
 
 // ---- what Python asks of the shim -----------------------------------------------------------------------------------
@@ -294,6 +296,7 @@ static uintptr_t make_outputs(uintptr_t call, const int64_t* shapes) {
 }
 
 static status_t* to_python(const call_t* call, const int64_t* dims, size_t length) {
+  GUARDED;
   void* stream = NULL;
   if (call->node->on_stream)
     CHECK(CALL(call->api, CONTEXT_GET_STREAM, status_t* (*)(const void*, void**))(call->context, &stream));
@@ -332,7 +335,8 @@ static status_t* compute_unknown(const call_t* call) {
 static status_t* node_compute(void* this, void* state, void* context) {
   (void)state;
   node_t* node = this;
-  NEED_PYTHON(node->runtime);
+  GUARDED_LAUNCH;
+  NEED_LIVE_PYTHON(node->runtime);
   call_t call = {node, node->runtime->api, context, alloca((node->inputs + node->outputs + 1) * sizeof(uintptr_t))};
   if (!node->length) return compute_unknown(&call);
   comparison_t comparison = {node->shapes, 1};

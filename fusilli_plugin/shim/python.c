@@ -349,10 +349,10 @@ static int attach(void) {
   return attached;
 }
 
-guard_t guard_begin(void) {
+guard_t guard_begin(int may_write) {
   guard_t guard = {PTHREAD_CANCEL_ENABLE, 0};
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &guard.cancel_state);
-  if (files_are_limited()) {
+  if (may_write && files_are_limited()) {
     sigset_t only, before;
     sigemptyset(&only);
     sigaddset(&only, SIGXFSZ);

@@ -35,14 +35,17 @@ int python_alive(void);
 
 // What a thread of the host must not meet while it is in here, with locks and the GIL: it cannot be cancelled, and a limit
 // on the size of files (ulimit -f) is an error of a write, not the end of the process. Threads that Python starts
-// meanwhile inherit the latter. To be declared first in whatever may go to Python.
+// meanwhile inherit the latter. To be declared first in whatever may go to Python; a launch writes no files, and is spared
+// asking for the limit.
 typedef struct {
   int cancel_state;
   int blocked;
 } guard_t;
-guard_t guard_begin(void);
+guard_t guard_begin(int may_write);
 void guard_end(guard_t* guard);
-#define GUARDED guard_t guard_ __attribute__((cleanup(guard_end), unused)) = guard_begin()
+#define GUARD(name, may_write) guard_t name __attribute__((cleanup(guard_end), unused)) = guard_begin(may_write)
+#define GUARDED GUARD(guard_, 1)
+#define GUARDED_LAUNCH GUARD(launch_guard_, 0)
 
 // Why python_start() gave 0 in this thread.
 const char* python_problem(void);

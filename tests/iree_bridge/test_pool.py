@@ -419,6 +419,7 @@ def test_without_an_interpreter_the_error_names_the_variable(monkeypatch: pytest
     monkeypatch.setattr(sys, "executable", "/usr/bin/some-host-application")
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(starting, "_WORKER", Path("/nonexistent/iree_bridge/worker.py"))
+    monkeypatch.setattr(starting, "_failures", {})  # else later tests of this process have no worker for half a minute
     with pytest.raises(starting.NoInterpreterError, match="FUSILLI_PYTHON"):
         starting.find_python(Options(cache_dir=tmp_path))
     with pytest.raises(WorkerError, match="FUSILLI_PYTHON"):
