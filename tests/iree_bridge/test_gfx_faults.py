@@ -240,6 +240,17 @@ def test_products_of_few_rows(sizes: tuple[int, int, int], chip: str) -> None:
     assert outcome.ok, outcome.text
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_few_rows_times_a_batch_for_gfx950(dtype: DataType) -> None:
+    """The tail of the terms was multiplied with what nobody wrote."""
+    g = Graph("product", io_data_type=dtype, compute_data_type=F32)
+    a, b = g.tensor("a", dim=(1, 8, 112)), g.tensor("b", dim=(3, 112, 96), stride=(96, 288, 1))
+    out = g.matmul(a, b).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse("gfx950")).run(g, pack)
+    _assert_near(results, {out: np.asarray(pack[a]).astype(np.float64) @ np.asarray(pack[b]).astype(np.float64)})
+
+
 def test_a_broadcast_product_for_gfx950() -> None:
     """A barrier in a branch that only one of three waves took."""
     g = Graph("product", io_data_type=F16, compute_data_type=F32)
