@@ -22,9 +22,7 @@ def standard_numbers_taken() -> Iterator[None]:
     """
     held: list[int] = []
     try:
-        with contextlib.suppress(
-            OSError
-        ):  # there is no /dev/null in some places: then there is nothing to hold them with
+        with contextlib.suppress(OSError):  # some places have no /dev/null, so nothing to hold them with
             while (number := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _STDERR:
                 held.append(number)
             os.close(number)

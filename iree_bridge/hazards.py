@@ -76,7 +76,8 @@ def _blocks(lines: Sequence[str]) -> list[_Block]:
     known in its earlier ones.
     """
     own = set(_AT_FIRST)  # registers that differ between the waves of a workgroup
-    for opcode, operands in filter(None, map(_instruction, lines)):
+    instructions = [_instruction(line) for line in lines]
+    for opcode, operands in filter(None, instructions):
         own = _different(own, opcode, operands)
     own |= _AT_FIRST
     blocks, starts, targets = [_Block()], dict[str, int](), list[tuple[int, str]]()
@@ -87,8 +88,8 @@ def _blocks(lines: Sequence[str]) -> list[_Block]:
             blocks[-1].next.append(len(blocks))
         blocks.append(_Block())
 
-    for line in lines:
-        label, instruction = _LABEL.match(line), _instruction(line)
+    for line, instruction in zip(lines, instructions, strict=True):
+        label = _LABEL.match(line)
         if label is not None:
             begin()
             falls = True

@@ -48,14 +48,12 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     graphs whose padding is all taken in are compiled like that. The tiles of matrix instructions fail on some shapes,
     or need more local memory than there is, so there are forms without them behind it. Loads always go through buffer
     instructions: without them, the tail of a tile is not masked. Loops keep their counters: reduced in strength, they
-    start at a negative offset, and the instruction adds what is missing.
+    start at a negative offset, and the instruction adds what is missing. Sums are not split over kernels in graphs with
+    convolutions, where that was wrong, and with most batchnorms in training, where it costs.
 
     CUDA: the pipelines that use tensor cores made some float16 products and convolutions wrong on a real GPU
     (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
     compiles with one of them only.
-
-    Sums are not split over kernels in graphs with convolutions, where that was wrong, and with most batchnorms
-    in training, where it costs.
 
     CPU: a forward convolution ends in a view of its product, which keeps what follows from joining the product's kernel
     unless views are moved.
@@ -178,16 +176,19 @@ def _is_mixed(node: Node) -> bool:
 
 def is_channels_last(tensor: TensorAttr) -> bool:
     """Whether the channels of an image, or of filters, lie next to each other, and not its pixels."""
-    met = [axis for axis in stride_order(tensor.dims, tensor.strides) if tensor.dims[axis] > 1]
-    return met[-1:] == [1] and any(size > 1 for size in tensor.dims[2:])
+    return _met(tensor)[-1:] == [1] and any(size > 1 for size in tensor.dims[2:])
 
 
 def is_usual(tensor: TensorAttr) -> bool:
     """Whether an image, or filters, lie channels first or channels last, rows before columns."""
     rank = len(tensor.dims)
-    order = [axis for axis in stride_order(tensor.dims, tensor.strides) if tensor.dims[axis] > 1]
     orders = ([*range(rank)], [0, *range(2, rank), 1])
-    return order in [[axis for axis in axes if tensor.dims[axis] > 1] for axes in orders]
+    return _met(tensor) in [[axis for axis in axes if tensor.dims[axis] > 1] for axes in orders]
+
+
+def _met(tensor: TensorAttr) -> list[int]:
+    """The axes along which there is something to step over, from slowest to fastest."""
+    return [axis for axis in stride_order(tensor.dims, tensor.strides) if tensor.dims[axis] > 1]
 
 
 def _spreads(graph: Graph) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from graph_api.ops.conv import ConvAttributes, ConvDgradNode, ConvWgradNode
 from iree_bridge.emit._conv_frame import cropped
-from iree_bridge.emit._linalg import Code, Operand, element_type, generic
+from iree_bridge.emit._linalg import Code, element_type, made_by_elements
 from iree_bridge.emit.conv import convolution, in_mirror, operands
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.types import builtin_tensor
@@ -119,25 +119,17 @@ def _phase_filter_function(
     rank = len(axes)
     source = builtin_tensor([w.dims[axis] for axis in order], w.dtype)
     phases, taps = [len(axis.phases) for axis in axes], [axis.taps for axis in axes]
-    result = builtin_tensor((groups, per_group, *phases, *taps, k // groups), w.dtype)
+    dims = (groups, per_group, *phases, *taps, k // groups)
     element = element_type(w.dtype)
     code = _PositionCode()
     filters = code.op("addi", code.scale(code.loop(0), k // groups), code.loop(2 + 2 * rank))
     where = [filters, code.loop(1)]
     where += [code.position(axis, 2 + i, 2 + rank + i, mirrored=mirrored) for i, axis in enumerate(axes)]
-    out = Operand("%empty", result, [f"d{i}" for i in range(3 + 2 * rank)])
-    value = code.line(f"tensor.extract %w[{', '.join(where[axis] for axis in order)}] : {source}")
+    value = code.line(f"tensor.extract %x[{', '.join(where[axis] for axis in order)}] : {source}")
     if code.inside:
         value = code.line(f"arith.select {code.inside}, {value}, %zero : {element}")
-    lines = [
-        f"func.func private @filter(%w: {source}) -> {result} {{",
-        f"  %zero = arith.constant {'0.0' if w.dtype.is_float else '0'} : {element}",
-        f"  %empty = tensor.empty() : {result}",
-        *generic("%made", [], out, ["parallel"] * (3 + 2 * rank), code.lines, value),
-        f"  return %made : {result}",
-        "}",
-    ]
-    return "\n".join(lines)
+    zero = f"  %zero = arith.constant {'0.0' if w.dtype.is_float else '0'} : {element}"
+    return made_by_elements("filter", source, (dims, w.dtype), code, value, first=[zero])
 
 
 class _PositionCode(Code):

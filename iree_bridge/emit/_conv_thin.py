@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graph_api.ops.conv import ConvAttributes
-from iree_bridge.emit._linalg import Code, Operand, element_type, generic
+from iree_bridge.emit._linalg import Code, element_type, made_by_elements
 from iree_bridge.emitter import Emitter, Value
 from iree_bridge.types import builtin_tensor
 
@@ -70,7 +70,7 @@ def without_thin_axes(e: Emitter, a: ConvAttributes, x: Value, w: Value, out: Se
 def _rows_met(e: Emitter, a: ConvAttributes, w: Value, axis: int, count: int) -> Value:
     """w with, along a spatial dim, the position that meets the one row of x for each row of the result; 0 for none."""
     dims = tuple(count if i == axis + 2 else dim for i, dim in enumerate(w.dims))
-    source, made, element = builtin_tensor(w.dims, w.dtype), builtin_tensor(dims, w.dtype), element_type(w.dtype)
+    source, element = builtin_tensor(w.dims, w.dtype), element_type(w.dtype)
     code = Code()
     first, row, stride = a.pre_padding[axis], code.loop(axis + 2), a.stride[axis]
     if first < stride * (count - 1):
@@ -87,18 +87,11 @@ def _rows_met(e: Emitter, a: ConvAttributes, w: Value, axis: int, count: int) ->
         inside = code.line(f"arith.andi {inside}, {code.line(f'arith.cmpi {condition} : index')} : i1")
     place = code.op("minsi", code.op("maxsi", place, code.constant(0)), code.constant(w.dims[axis + 2] - 1))
     where = [place if i == axis + 2 else code.loop(i) for i in range(len(dims))]
-    value = code.line(f"tensor.extract %w[{', '.join(where)}] : {source}")
+    value = code.line(f"tensor.extract %x[{', '.join(where)}] : {source}")
     value = code.line(f"arith.select {inside}, {value}, %zero : {element}")
-    out = Operand("%empty", made, [f"d{i}" for i in range(len(dims))])
-    lines = [
-        f"func.func private @rows(%w: {source}) -> {made} {{",
-        f"  %zero = arith.constant {'0.0' if w.dtype.is_float else '0'} : {element}",
-        f"  %empty = tensor.empty() : {made}",
-        *generic("%made", [], out, ["parallel"] * len(dims), code.lines, value),
-        f"  return %made : {made}",
-        "}",
-    ]
-    return e.call("\n".join(lines), [w], dims, w.dtype)
+    zero = f"  %zero = arith.constant {'0.0' if w.dtype.is_float else '0'} : {element}"
+    text = made_by_elements("rows", source, (dims, w.dtype), code, value, first=[zero])
+    return e.call(text, [w], dims, w.dtype)
 
 
 def in_two_channels(e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int) -> tuple[Value, Value]:

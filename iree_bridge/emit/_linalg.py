@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graph_api import DataType
 from iree_bridge.types import builtin_tensor
 
-__all__ = ["Code", "Operand", "element_type", "generic", "mirrored"]
+__all__ = ["Code", "Operand", "element_type", "generic", "made_by_elements", "mirrored"]
 
 
 def element_type(dtype: DataType) -> str:
@@ -97,6 +97,38 @@ def generic(
     ]
 
 
+def made_by_elements(
+    name: str,
+    source: str,
+    result: tuple[Sequence[int], DataType],
+    code: Code,
+    value: str,
+    *,
+    ins: Sequence[Operand] = (),
+    first: Sequence[str] = (),
+) -> str:
+    """A function from a tensor to another, each element of which is ``value``.
+
+    Args:
+        name: of the function.
+        source: type of the tensor, %x.
+        result: dims and data type of the other one; there is a loop for each dim.
+        code, value, ins: as for `generic`.
+        first: lines in front of it.
+    """
+    dims, made = result[0], builtin_tensor(*result)
+    out = Operand("%empty", made, [f"d{axis}" for axis in range(len(dims))])
+    lines = [
+        f"func.func private @{name}(%x: {source}) -> {made} {{",
+        *first,
+        f"  %empty = tensor.empty() : {made}",
+        *generic("%made", ins, out, ["parallel"] * len(dims), code.lines, value),
+        f"  return %made : {made}",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
 def mirrored(dims: Sequence[int], dtype: DataType, axes: Sequence[int]) -> str:
     """A function that reverses the order along ``axes``."""
     kind = builtin_tensor(dims, dtype)
@@ -106,15 +138,7 @@ def mirrored(dims: Sequence[int], dtype: DataType, axes: Sequence[int]) -> str:
         most = dims[axis] - 1
         where[axis] = code.lowered(code.constant(most), where[axis], 1, most)
     value = code.line(f"tensor.extract %x[{', '.join(where)}] : {kind}")
-    out = Operand("%empty", kind, [f"d{axis}" for axis in range(len(dims))])
-    lines = [
-        f"func.func private @mirrored(%x: {kind}) -> {kind} {{",
-        f"  %empty = tensor.empty() : {kind}",
-        *generic("%made", [], out, ["parallel"] * len(dims), code.lines, value),
-        f"  return %made : {kind}",
-        "}",
-    ]
-    return "\n".join(lines)
+    return made_by_elements("mirrored", kind, (dims, dtype), code, value)
 
 
 def _element(tensor: str) -> str:

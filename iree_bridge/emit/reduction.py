@@ -9,11 +9,10 @@ from graph_api import DataType, ReductionMode
 from graph_api.layout import stride_order
 from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit import _ordered
-from iree_bridge.emit._linalg import Code, Operand, element_type, generic
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emitter import Emitter, Value, rule
 from iree_bridge.target import Target
-from iree_bridge.types import TORCH_CODE, builtin_tensor
+from iree_bridge.types import TORCH_CODE
 
 __all__ = ["accumulator", "mean", "reduction", "total"]
 
@@ -67,11 +66,11 @@ def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Se
         case ReductionMode.NORM2:
             return t.unary("sqrt", total(e, t.mul(x, x), axes))
         case ReductionMode.MAX:
-            return _extreme(e, "aten.amax", x, axes)
+            return _extreme(e, x, axes)
         case ReductionMode.AMAX:
-            return _extreme(e, "aten.amax", t.unary("abs", x), axes)
+            return _extreme(e, t.unary("abs", x), axes)
         case ReductionMode.MIN:
-            return _extreme(e, "aten.amin", x, axes)
+            return _extreme(e, x, axes, least=True)
         case ReductionMode.MUL:
             return _product(e, x, axes)
         case ReductionMode.MUL_NO_ZEROS:
@@ -120,57 +119,11 @@ def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
     return summed if count == 1 else e.op("aten.div.Scalar", summed.dims, x.dtype, summed, float(count))
 
 
-def _extreme(e: Emitter, name: str, x: Value, axes: Sequence[int]) -> Value:
-    if e.target.backend != "rocm":
+def _extreme(e: Emitter, x: Value, axes: Sequence[int], *, least: bool = False) -> Value:
+    name = "aten.amin" if least else "aten.amax"
+    if not _ordered.is_keyed(e, x.dtype):
         return _over(e, name, x, axes)
-    if not _ordered.loses_nan(e, x.dtype):
-        return _integer_extreme(e, name, x, axes)
-    keys = _ordered.encoded(e, x, least=name == "aten.amin")
-    return _ordered.decoded(e, _integer_extreme(e, name, keys, axes), x.dtype)
-
-
-def _integer_extreme(e: Emitter, name: str, x: Value, axes: Sequence[int]) -> Value:
-    """The extreme of integers on AMD chips, as one of unsigned numbers of the same order.
-
-    The compiler begins parts of a maximum of signed integers with 0, and of a minimum with -1, as if they had no sign.
-    """
-    if x.dtype is DataType.BOOLEAN:
-        return _over(e, name, x, axes)
-    if math.prod(_kept(x, axes)) == 1 and set(inner := _inner_axes(x.dims)) < {*axes} and inner:  # see `_over`
-        x = _integer_extreme(e, name, x, inner)
-    least = name == "aten.amin"
-    wide = x if x.dtype.bits >= 32 else e.cast(x, DataType.INT32)
-    kind = element_type(wide.dtype)
-    rank, bits = len(x.dims), wide.dtype.bits
-    out = tuple(1 if axis in axes else dim for axis, dim in enumerate(x.dims))
-    source, made = builtin_tensor(x.dims, wide.dtype), builtin_tensor(out, wide.dtype)
-    code = Code()
-    key = code.op("xori", "%i0", code.constant(-(2 ** (bits - 1)), kind), kind)
-    value = code.op("minui" if least else "maxui", key, "%o", kind)
-    loops = ["reduction" if axis in axes else "parallel" for axis in range(rank)]
-    given = Operand("%x", source, [f"d{axis}" for axis in range(rank)])
-    kept = Operand("%begun", made, ["0" if axis in axes else f"d{axis}" for axis in range(rank)])
-    back = Code()
-    number = back.op("xori", "%i0", back.constant(-(2 ** (bits - 1)), kind), kind)
-    same = [f"d{axis}" for axis in range(rank)]
-    lines = [
-        f"func.func private @extreme(%x: {source}) -> {made} {{",
-        f"  %first = arith.constant {-1 if least else 0} : {kind}",
-        f"  %empty = tensor.empty() : {made}",
-        f"  %begun = linalg.fill ins(%first : {kind}) outs(%empty : {made}) -> {made}",
-        *generic("%found", [given], kept, loops, code.lines, value),
-        *generic(
-            "%made",
-            [Operand("%found", made, same)],
-            Operand("%empty", made, same),
-            ["parallel"] * rank,
-            back.lines,
-            number,
-        ),
-        f"  return %made : {made}",
-        "}",
-    ]
-    return e.cast(e.call("\n".join(lines), [wide], out, wide.dtype), x.dtype)
+    return _ordered.decoded(e, _over(e, name, _ordered.encoded(e, x, least=least), axes), x.dtype)
 
 
 def _product(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
@@ -182,7 +135,7 @@ def _product(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
 
 
 def _over(e: Emitter, name: str, x: Value, axes: Sequence[int], *operands: int) -> Value:
-    """A torch reduction of x over ``axes``, which stay as dims of 1.
+    """A torch reduction of x, or an extreme of keys, over ``axes``, which stay as dims of 1.
 
     The GPU compiler fails ("failed to distribute") where all of a large x is reduced over several dims at once: then
     the inner dims are reduced first, and what is left, of few elements or one dim, after them.
@@ -204,9 +157,13 @@ def _inner_axes(dims: Sequence[int]) -> list[int]:
 
 
 _ROWS, _MOST_ROWS = 64, 2048
+_EXTREMES = ("aten.amax", "aten.amin")
+"""Of x itself; where `_ordered.is_keyed`, of keys."""
 
 
 def _step(e: Emitter, name: str, x: Value, axes: Sequence[int], *operands: int) -> Value:
+    if name in _EXTREMES and _ordered.is_keyed(e, x.dtype):
+        return _ordered.extreme(e, x, axes, least=name == "aten.amin")
     which = axes[0] if name == "aten.prod.dim_int" else list(axes)
     return e.op(name, _kept(x, axes), x.dtype, x, which, True, *operands)
 

@@ -94,7 +94,7 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
         x=_padded(e, a, order, value, y_dims),
         out=tuple(y_dims[axis] for axis in order),
         compute=_sums(e, node),
-        by_keys=a.is_max and _ordered.loses_nan(e, node.compute),
+        by_keys=a.is_max and _ordered.is_keyed(e, node.compute),
     )
     back = [order.index(axis) for axis in range(len(order))]
     result = _ordered.key_kind(node.compute) if pool.by_keys else pool.compute
@@ -170,10 +170,13 @@ def _pool_function(pool: _Pool) -> str:
     out = builtin_tensor(pool.out, number)
     operation = {(True, True): "maximumf", (True, False): "maxsi", (False, True): "addf", (False, False): "addi"}
     element = pool.widen(code)
-    element = _ordered.key_of(code, element, pool.compute) if pool.by_keys else element
-    value = code.op(operation[a.is_max, number.is_float], "%o", element, element_type(number))
+    name = operation[a.is_max, number.is_float]
     first = _literal(_least(pool.compute) if a.is_max else 0, pool.compute)
-    first = str(_ordered.key_of_minus_infinity(pool.compute)) if pool.by_keys else first
+    if pool.by_keys:
+        element = _ordered.key_of(code, element, pool.compute)
+        name, begin = _ordered.operation(number, least=False)
+        first = str(begin)
+    value = code.op(name, "%o", element, element_type(number))
     result = Operand("%begun", out, pool.parallel)
     lines = [
         f"func.func private @pool(%x: {builtin_tensor(pool.x.dims, pool.x.dtype)}) -> {out} {{",

@@ -53,7 +53,8 @@ def test_random_graphs(chip: str, start: int) -> None:
     """As ``python -m tests.support.gfx_sweep``; ``docs/gpu_findings.md`` has the counts of longer ones."""
     emulator = Emulator(Target.parse(chip))
     for seed in range(start, start + _SEEDS):
-        outcome = emulator.examine(gfx_graphs.graph(seed))
+        graph = gfx_graphs.graph(seed)
+        outcome = emulator.examine(graph, gfx_graphs.inputs(graph, seed))
         assert outcome.ok, f"seed {seed}: {outcome.verdict}: {outcome.text}"
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fusilli_plugin.emulator import Emulator, Verdict
-from graph_api import DataType, Graph, ReductionMode, TensorAttr
+from graph_api import DataType, Graph, ReductionMode, ResampleMode, TensorAttr
 from graph_api.layout import strides_in_order
 from iree_bridge import Target
 from tests.cases import family_cases
@@ -241,17 +241,33 @@ def test_products_of_few_rows(sizes: tuple[int, int, int], chip: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [ReductionMode.MAX, ReductionMode.MIN], ids=str)
-@pytest.mark.parametrize("dtype", [F32, BF16, DataType.INT32], ids=str)
+@pytest.mark.parametrize("dtype", [F32, BF16, DataType.DOUBLE, DataType.INT32, DataType.INT64], ids=str)
 def test_extremes_of_one_sign(dtype: DataType, mode: ReductionMode) -> None:
     """Maxima of negative rows were 0 and minima of positive ones -0: parts of them began there."""
     sign = 1 if mode is ReductionMode.MIN else -1
-    g = Graph("extreme", io_data_type=dtype, compute_data_type=DataType.INT32 if dtype is DataType.INT32 else F32)
+    g = Graph("extreme", io_data_type=dtype, compute_data_type=F32 if dtype is BF16 else dtype)
     x = g.tensor("x", dim=(4, 64))
     out = g.reduction(x, mode=mode).set_dim((4, 1)).set_output(True)
     drawn = np.random.default_rng(1).integers(3, 90, (4, 64))
     pack = {x: (sign * drawn).astype(g.validate().random_inputs(seed=0)[x].dtype)}
     results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
     assert np.array_equal(np.asarray(results[out]).astype(int), sign * drawn.min(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, DataType.DOUBLE, DataType.INT8, DataType.INT32, DataType.INT64], ids=str)
+def test_large_max_pools_of_negative_numbers(dtype: DataType) -> None:
+    """They were 0, as maxima of rows were."""
+    g = Graph(
+        "pool",
+        io_data_type=dtype,
+        compute_data_type=dtype if dtype.bits == 64 else F32 if dtype.is_float else DataType.INT32,
+    )
+    x = g.tensor("x", dim=(2, 64, 16, 8))
+    out = g.resample_fwd(x, mode=ResampleMode.MAXPOOL, window=8, stride=8)[0].set_output(True)
+    drawn = -np.random.default_rng(1).integers(3, 90, (2, 64, 16, 8))
+    results, _ = Emulator(Target.parse("gfx942")).run(g, {x: drawn.astype(g.validate().random_inputs(seed=0)[x].dtype)})
+    want = drawn.reshape(2, 64, 2, 8, 1, 8).max(axis=(3, 5))
+    assert np.array_equal(np.asarray(results[out]).astype(int), want)
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)

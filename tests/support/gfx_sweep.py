@@ -56,7 +56,7 @@ def examine(job: Job) -> dict[str, Any]:
 def _made(job: Job) -> tuple[Graph, Pack]:
     if isinstance(job.seed, int):
         graph = gfx_graphs.graph(job.seed)
-        return graph, graph.random_inputs(seed=0)
+        return graph, gfx_graphs.inputs(graph, job.seed)
     case = next(case for family, case in all_cases() if case_id(family, case) == job.seed)
     graph = case.graph()
     return graph, case.pack(graph)

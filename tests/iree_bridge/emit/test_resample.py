@@ -28,7 +28,7 @@ def test_a_maximum_is_one_reduction_over_memory_order() -> None:
         CHECK: func.func private @pool_0
         CHECK: linalg.generic
         CHECK: arith.extf {{.*}} : f16 to f32
-        CHECK: arith.maxsi
+        CHECK: arith.maxui
         """,
     )
 
