@@ -19,6 +19,8 @@ import time
 from typing import Any
 
 SIZES = struct.Struct("<IQ")
+MOST = (64 << 20, 2 << 30)
+"""Bytes of a list and of what follows it; protobuf ends at the latter."""
 _IDLE = 60
 _POLL = 2
 
@@ -89,11 +91,16 @@ def receive(sock: socket.socket) -> tuple[list[Any], bytes]:
     """Receive a message.
 
     Raises:
-        EOFError: there is no whole one.
+        EOFError: what came is none, or claims more than any has.
     """
     sizes = SIZES.unpack(_exactly(sock, SIZES.size))
+    if any(size > most for size, most in zip(sizes, MOST, strict=True)):
+        raise EOFError
     header, data = (_exactly(sock, size) for size in sizes)
-    return json.loads(header), data
+    try:
+        return json.loads(header), data
+    except (ValueError, RecursionError):
+        raise EOFError from None
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from hipdnn_backend.offload import native_onnx
+from hipdnn_backend.offload._onnx_worker import SIZES, receive
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend import prepare
 from hipdnn_backend.offload.frontend.folding import evaluate
@@ -128,6 +130,21 @@ def test_threads_may_ask_at_the_same_time() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    "said",
+    [SIZES.pack(2, 1 << 60) + b"[]", SIZES.pack(1 << 31, 0), SIZES.pack(2, 0) + b"{]", SIZES.pack(200, 0) + b"[" * 200],
+    ids=["data", "list", "syntax", "open"],
+)
+def test_what_is_no_answer(said: bytes) -> None:
+    """The process read a stranger's model, so what it says is a stranger's."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(said)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(EOFError):
+            receive(ours)
 
 
 def test_it_ends_with_its_parent() -> None:
