@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import cast
+from typing import Final, cast
 
 from graph_api._numpy import np
 from graph_api.builder import GraphBuilder
@@ -242,6 +242,9 @@ def _unit(_: PointwiseAttributes, x: Array) -> Array:
 
 _CLIPS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope")
 
+_SMALLEST: Final = float(np.finfo(np.float32).smallest_normal)
+_LARGE: Final = 2.0**30
+
 MODES: dict[PointwiseMode, Mode] = {
     PointwiseMode.ABS: Mode(1, lambda a, x: np.abs(x)),
     PointwiseMode.NEG: Mode(1, lambda a, x: -x),
@@ -420,6 +423,8 @@ class PointwiseNode(Node):
         bound = self.mode.ulps * eps * np.abs(out)
         if self.mode.scale is not None:
             bound = bound + self.mode.ulps * eps * self.mode.scale(self.attributes, *values)
+        if self.mode.ulps > 2:  # an exponential within may be flushed to zero, and is multiplied by inputs
+            bound = bound + _SMALLEST * math.prod(1.0 + np.minimum(np.abs(value), _LARGE) for value in values)
         for index, port in enumerate(self.inputs):
             shift = errors[port] + self._conversion_eps(port) * np.abs(values[index])
             if not np.any(shift):

@@ -328,3 +328,14 @@ def test_a_bad_seed(seed: Any) -> None:
     g.pointwise(PointwiseMode.RELU_FWD, g.tensor("x", dim=(2,))).set_output()
     with pytest.raises(GraphError, match="a seed is an integer from 0 on"):
         g.random_inputs(seed)
+
+
+def test_an_exponential_that_is_flushed_to_zero_is_right() -> None:
+    # In float32, 1 / (1 + exp(89.6)) is 1 / infinity; exactly it is 1.3e-39, and times -89.6 a normal number.
+    g = Graph("g", io_data_type=DataType.FLOAT)
+    x = g.tensor("x", dim=(2,))
+    y = g.pointwise(M.SWISH_FWD, x).set_output()
+    pack = {x: np.array([-89.6, -10.0], np.float32)}
+    assert all(each.ok for each in check(g, pack, {y: np.array([-0.0, -4.5397868e-4], np.float32)}))
+    assert not all(each.ok for each in check(g, pack, {y: np.array([-1e-35, -4.5397868e-4], np.float32)}))
+    assert not all(each.ok for each in check(g, pack, {y: np.array([-0.0, -4.5396e-4], np.float32)}))

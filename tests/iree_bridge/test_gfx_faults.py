@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fusilli_plugin.emulator import Emulator, Verdict
-from graph_api import DataType, Graph, ReductionMode, ResampleMode, TensorAttr
+from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMode, TensorAttr
 from graph_api.layout import strides_in_order
 from iree_bridge import Target
 from tests.cases import family_cases
@@ -279,6 +279,34 @@ def test_few_rows_times_a_batch_for_gfx950(dtype: DataType) -> None:
     pack = g.validate().random_inputs(seed=2)
     results, _ = Emulator(Target.parse("gfx950")).run(g, pack)
     _assert_near(results, {out: np.asarray(pack[a]).astype(np.float64) @ np.asarray(pack[b]).astype(np.float64)})
+
+
+@pytest.mark.parametrize("chip", ["gfx90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize(
+    ("n", "groups", "c", "k", "image"),
+    [(1, 2, 6, 5, (5, 9)), (3, 3, 4, 6, (1, 13)), (1, 2, 12, 6, (5, 9)), (2, 2, 13, 12, (7, 3)), (2, 2, 16, 6, (7, 3))],
+)
+def test_gradients_of_points_in_groups(n: int, groups: int, c: int, k: int, image: tuple[int, int], chip: str) -> None:
+    """Where 8 did not divide the channels of a group, the tail of the terms was not masked."""
+    g = Graph("gradient", io_data_type=F16, compute_data_type=F32)
+    dy = g.tensor("dy", dim=(n, groups * k, *image))
+    w = g.tensor("w", dim=(groups * k, c, 1, 1))
+    out = g.conv_dgrad(dy, w).set_dim((n, groups * c, *image)).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse(chip)).run(g, pack)
+    rows = np.asarray(pack[dy]).astype(np.float64).reshape(n, groups, k, *image)
+    filters = np.asarray(pack[w]).astype(np.float64).reshape(groups, k, c)
+    _assert_near(results, {out: np.einsum("ngkhw,gkc->ngchw", rows, filters).reshape(n, groups * c, *image)})
+
+
+def test_a_sum_of_negated_numbers() -> None:
+    """Fused they are a difference, which the compiler would split over kernels and could not."""
+    g = Graph("sum", io_data_type=F32, compute_data_type=F32)
+    x = g.tensor("x", dim=(31, 56, 14))
+    out = g.reduction(g.pointwise(PointwiseMode.NEG, x), mode=ReductionMode.ADD).set_dim((1, 1, 14)).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    _assert_near(results, {out: -np.asarray(pack[x]).astype(np.float64).sum(axis=(0, 1), keepdims=True)})
 
 
 def test_a_broadcast_product_for_gfx950() -> None:

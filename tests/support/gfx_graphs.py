@@ -140,9 +140,9 @@ def _product(d: _Draw) -> Graph | None:
     return g
 
 
-def _window(d: _Draw, size: int, *, dilated: bool) -> tuple[int, int, int, int, int, int] | None:
+def _window(d: _Draw, size: int, *, dilated: bool, point: bool = False) -> tuple[int, int, int, int, int, int] | None:
     """Filter, stride, padding before and after, dilation, size of the result."""
-    filter_size = d.pick((1, 1, 2, 3, 3, 3, 4, 5, 7))
+    filter_size = 1 if point else d.pick((1, 1, 2, 3, 3, 3, 4, 5, 7))
     stride = d.pick((1, 1, 1, 2, 2, 3))
     dilation = d.pick((1, 1, 1, 2)) if dilated else 1
     extent = dilation * (filter_size - 1) + 1
@@ -155,9 +155,21 @@ def _window(d: _Draw, size: int, *, dilated: bool) -> tuple[int, int, int, int, 
 
 
 def _convolution(d: _Draw) -> Graph | None:
+    return _any_convolution(d, groups=d.pick((1, 1, 1, 1, 2, 3, 4)), points=False)
+
+
+def _points(d: _Draw) -> Graph | None:
+    """Filters of one position: products, which the compiler treats otherwise."""
+    return _any_convolution(d, groups=d.pick((1, 2, 3)), points=True)
+
+
+def _groups(d: _Draw) -> Graph | None:
+    return _any_convolution(d, groups=d.pick((2, 3, 4)), points=d.chance(0.2))
+
+
+def _any_convolution(d: _Draw, *, groups: int, points: bool) -> Graph | None:
     io = d.pick(_TYPES)
     rank = d.pick((2, 2, 2, 2, 2, 1, 3))
-    groups = d.pick((1, 1, 1, 1, 2, 3, 4))
     channels, filters = d.pick(_CHANNELS), d.pick(_CHANNELS)
     if d.chance(0.06):  # depthwise
         groups, channels, filters = channels, 1, d.pick((1, 2))
@@ -166,8 +178,8 @@ def _convolution(d: _Draw) -> Graph | None:
     if d.chance(0.4) and rank > 1:
         image = [image[0]] * rank
     square = d.chance(0.6)
-    first = _window(d, image[0], dilated=True)
-    windows = [first if square and size == image[0] else _window(d, size, dilated=True) for size in image]
+    first = _window(d, image[0], dilated=True, point=points)
+    windows = [first if square and size == image[0] else _window(d, size, dilated=True, point=points) for size in image]
     if any(window is None for window in windows):
         return None
     w, stride, before, after, dilation, result = (list(part) for part in zip(*(x for x in windows if x), strict=True))
@@ -333,8 +345,10 @@ def _pointwise(d: _Draw) -> Graph | None:
 
 
 FAMILIES: Final[dict[str, tuple[Callable[[_Draw], Graph | None], float]]] = {
-    "product": (_product, 0.24),
-    "convolution": (_convolution, 0.40),
+    "product": (_product, 0.18),
+    "convolution": (_convolution, 0.30),
+    "points": (_points, 0.08),
+    "groups": (_groups, 0.08),
     "attention": (_attention, 0.08),
     "pool": (_pool, 0.09),
     "reduction": (_reduction, 0.07),

@@ -620,9 +620,9 @@ static int holds(const wave *w, int condition) {
   }
 }
 
-static int wait_for(context *c, const instruction *n) {
+// At most `far` transfers of memory and `near` others are under way from here on.
+static int wait_for(context *c, uint64_t far, uint64_t near) {
   wave *w = c->w;
-  uint64_t far = (uint64_t)n->numbers[0], near = (uint64_t)n->numbers[1];
   if (w->far_issued > far && w->far_issued - far > w->far_done) {
     w->far_done = w->far_issued - far;
     int status = finish_lds_loads(c);
@@ -635,6 +635,17 @@ static int wait_for(context *c, const instruction *n) {
   return RIGHT;
 }
 
+// The counters of transfers under way end at 63 and 15; what would pass that waits for the oldest.
+static int wait_for_room(context *c, int handler) {
+  switch (handler) {
+    case H_FAR: case H_BUFFER: case H_PRIVATE: case H_FAR_ATOMIC: case H_BUFFER_ATOMIC:
+      return wait_for(c, 62, UINT64_MAX);
+    case H_LOCAL: case H_LOCAL_TRANSPOSED: case H_LOCAL_ATOMIC: case H_PERMUTE: case H_SWIZZLE:
+      return wait_for(c, UINT64_MAX, 14);
+    default: return RIGHT;
+  }
+}
+
 static int step(context *c) {
   wave *w = c->w;
   const instruction *n = c->at = &c->k->code[w->pc];
@@ -644,6 +655,8 @@ static int step(context *c) {
     int far = n->handler == H_FAR || n->handler == H_BUFFER || n->handler == H_PRIVATE, near = n->handler == H_LOCAL;
     for (int i = 0; i < n->results; i++)
       HAZARD_IF(pending(w, &n->result[i], far, near), "a register is used before what was loaded has come");
+    int status = wait_for_room(c, n->handler);
+    if (status) return status;
   }
   c->k->counts[w->pc]++;
   HAZARD_IF(++w->executed > c->k->limit, "no end after %lld instructions", (long long)c->k->limit);
@@ -704,7 +717,7 @@ static int step(context *c) {
     case H_BARRIER:
       HAZARD_IF(w->lds_written_last > w->near_done, "a barrier while the wave's own LDS writes are under way");
       return AT_BARRIER;
-    case H_WAIT: return wait_for(c, n);
+    case H_WAIT: return wait_for(c, (uint64_t)n->numbers[0], (uint64_t)n->numbers[1]);
     case H_NOTHING: break;
     case H_INDEX_ON:
       w->index_on = n->numbers[0];

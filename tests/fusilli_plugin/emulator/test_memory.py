@@ -357,3 +357,33 @@ def test_a_vector_load_may_pass_the_end_of_the_lds_asked_for() -> None:
         compute("v_mov_b32_e32 v10, 252\nds_write_b32 v10, v2", words(1), lds=252)
     with pytest.raises(HazardError, match="LDS address 256 of 252 bytes"):
         compute("v_mov_b32_e32 v10, 0x100\nds_read_b32 v100, v10", lds=252)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "comes"),
+    [("global", 63, False), ("global", 64, True), ("lds", 15, False), ("lds", 16, True)],
+)
+def test_counters_of_waits_have_an_end(kind: str, number: int, comes: bool) -> None:
+    # 6 bits count what memory owes, 4 what LDS does: one more waits for the oldest.
+    load = "global_load_dword v{}, v1, s[2:3]" if kind == "global" else "ds_read_b32 v{}, v1"
+    loads = "\n".join(load.format(10 + each) for each in range(number))
+    body = f"""
+    s_load_dwordx4 s[2:5], s[0:1], 0x0
+    v_and_b32_e32 v0, 0x3ff, v0
+    v_lshlrev_b32_e32 v1, 2, v0
+    v_mov_b32_e32 v2, v0
+    ds_write_b32 v1, v2
+    s_waitcnt lgkmcnt(0)
+    {loads}
+    v_mov_b32_e32 v3, v10
+    s_waitcnt vmcnt(0) lgkmcnt(0)
+    global_store_dword v1, v3, s[4:5]
+    """
+    out = np.zeros(LANES, np.uint32)
+    text = kernel_text(body, lds=4 * LANES)
+    if not comes:
+        with pytest.raises(HazardError, match="before what was loaded has come"):
+            launch(text, [LANE, out])
+        return
+    launch(text, [LANE, out])
+    assert np.array_equal(out, LANE)
