@@ -166,7 +166,8 @@ def _is_mixed(node: Node) -> bool:
     window = node.inputs["w"].dims[2:]
     image = node.inputs["x" if node.op == "conv_fprop" else "dy"]
     point = all(size == 1 for size in window)
-    depthwise = node.inputs["w"].dims[:2] == (node.groups, 1)
+    phases = node.op == "conv_dgrad" and max(a.stride) > 1  # filters of their own, several for a channel
+    depthwise = node.inputs["w"].dims[:2] == (node.groups, 1) and not phases
     last = not point and node.groups > 1 and not depthwise and is_channels_last(image)
     if node.op == "conv_dgrad":
         rows = [-(-size // stride) for size, stride in zip(node.outputs["dx"].dims[2:], a.stride, strict=True)]

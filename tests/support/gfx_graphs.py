@@ -170,7 +170,8 @@ def _groups(d: _Draw) -> Graph | None:
 def _any_convolution(d: _Draw, *, groups: int, points: bool) -> Graph | None:
     io = d.pick(_TYPES)
     rank = d.pick((2, 2, 2, 2, 2, 1, 3))
-    channels, filters = d.pick(_CHANNELS), d.pick(_CHANNELS)
+    sizes = (1, 2) if groups > 1 and d.chance(0.3) else _CHANNELS
+    channels, filters = d.pick(sizes), d.pick(sizes)
     if d.chance(0.06):  # depthwise
         groups, channels, filters = channels, 1, d.pick((1, 2))
     batch = d.pick((1, 1, 2, 3, 5, 8))
