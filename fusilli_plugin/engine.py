@@ -541,8 +541,8 @@ def _require_memory(built: Built, device: Device) -> None:
     outputs, inputs = built.graph.arguments()
     tensors, memory = sum(tensor.nbytes for tensor in (*outputs, *inputs)), device.memory
     if memory is not None and tensors + built.scratch_size > memory:
-        reason = f"its tensors have {tensors} bytes and the workspace {built.scratch_size}, more than the {memory} of {device}"
-        raise NotSupportedError("", "memory", reason)
+        needed = f"its tensors have {tensors} bytes and the workspace {built.scratch_size}"
+        raise NotSupportedError("", "memory", f"{needed}, more than the {memory} of {device}")
 
 
 def _declined(error: FusilliError | MemoryError) -> Support:
