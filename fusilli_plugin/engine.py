@@ -345,7 +345,9 @@ class FusilliEngine:
         self._claimed.drop(lambda key: key[1] == place)
 
     def _loaded(self, graph: bytes, place: Place) -> Executable:
-        return self._built(graph, EngineConfig(engine_id=self._id)).executable(self.device_at(place))
+        built, device = self._built(graph, EngineConfig(engine_id=self._id)), self.device_at(place)
+        _require_memory(built, device)
+        return built.executable(device)
 
     def place(self, stream: int) -> Place:
         """Where an execution of this engine's device goes; the CPU knows no streams."""
@@ -532,6 +534,15 @@ class FusilliEngine:
         results = {uid for node in artifact.graph.nodes for uid in (t.uid for t in node.outputs.values())}
         optional = results & set(_uids(artifact.made_by.get("optional", "")))
         return Built(artifact.graph, self.target, compiled, settings, size, options, frozenset(optional))
+
+
+def _require_memory(built: Built, device: Device) -> None:
+    """Decline what can never run: the device could not hold the tensors and the workspace were it empty."""
+    outputs, inputs = built.graph.arguments()
+    tensors, memory = sum(tensor.nbytes for tensor in (*outputs, *inputs)), device.memory
+    if memory is not None and tensors + built.scratch_size > memory:
+        needed = f"its tensors have {tensors} bytes and the workspace {built.scratch_size}"
+        raise NotSupportedError("", "memory", f"{needed}, more than the {memory} of {device}")
 
 
 def _declined(error: FusilliError | MemoryError) -> Support:

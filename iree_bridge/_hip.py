@@ -26,6 +26,7 @@ __all__ = [
     "keep_current_device",
     "mapped_library",
     "synchronize",
+    "total_memory",
 ]
 
 _LOG: Final = logging.getLogger(__name__)
@@ -74,17 +75,30 @@ def arch(index: int) -> str:
     Raises:
         ExecutionError: there is no such device.
     """
-    count = device_count()
-    if not 0 <= index < count:
-        raise ExecutionError(_missing_device(index, count))
-    error, properties = _call(_load().hipGetDeviceProperties, index)
-    _check(error, f"hipGetDeviceProperties({index})")
-    name = properties.gcnArchName
+    name = _properties(index).gcnArchName
     text = name.decode("ascii", "replace") if isinstance(name, bytes) else str(name)
     chip = text.split(":", 1)[0].strip("\0 ")
     if not chip:
         raise ExecutionError(f"HIP device {index} reports no gcnArchName; update ROCm, or choose another device")
     return chip
+
+
+def total_memory(index: int) -> int:
+    """Bytes of memory of device ``index``.
+
+    Raises:
+        ExecutionError: there is no such device.
+    """
+    return int(_properties(index).totalGlobalMem)
+
+
+def _properties(index: int) -> Any:
+    count = device_count()
+    if not 0 <= index < count:
+        raise ExecutionError(_missing_device(index, count))
+    error, properties = _call(_load().hipGetDeviceProperties, index)
+    _check(error, f"hipGetDeviceProperties({index})")
+    return properties
 
 
 def current_device() -> int:

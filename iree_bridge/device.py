@@ -116,6 +116,17 @@ class Device:
         """
         return Target.parse("cpu" if self.kind == "cpu" else self.arch)
 
+    @property
+    def memory(self) -> int | None:
+        """Bytes of memory that the device has in all; None where that is not known (CUDA).
+
+        Raises:
+            ExecutionError: there is no such device.
+        """
+        if self.kind == "cpu":
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return _hip.total_memory(self.index) if self.kind == "hip" else None
+
     def open(self, driver: Driver | None = None) -> HalDevice:
         """The HAL device, opened at the first call and shared from then on; one for each (device, stream).
 

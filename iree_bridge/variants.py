@@ -10,15 +10,26 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from graph_api import DataType, Graph, Node, TensorAttr
+from graph_api import AttentionImplementation, DataType, Graph, Node, TensorAttr
 from graph_api.layout import stride_order
 from graph_api.ops.conv import ConvNode
 from graph_api.ops.custom_op import CustomOpNode
 from graph_api.ops.matmul import batch_factors
 from graph_api.ops.norm import BatchnormNode
+from graph_api.ops.sdpa import SdpaNode
 from iree_bridge.target import Target
 
-__all__ = ["FUSED_PADDING", "Variant", "choose", "is_channels_last", "is_usual", "variants"]
+__all__ = [
+    "FUSED_PADDING",
+    "MASKED_TILES",
+    "Variant",
+    "choose",
+    "is_channels_last",
+    "is_ragged_attention",
+    "is_usual",
+    "uses_fused_attention",
+    "variants",
+]
 
 
 class Variant(NamedTuple):
@@ -50,7 +61,8 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     instructions: without them, the tail of a tile is not masked. Loops keep their counters: reduced in strength, they
     start at a negative offset, and the instruction adds what is missing. Sums are not split over kernels in graphs with
     convolutions, where that was wrong, and with most batchnorms in training, where it costs. A sum of more than a sum
-    (of negated numbers), which the compiler cannot split, is left whole.
+    (of negated numbers), which the compiler cannot split, is left whole. Ragged attention has tiles of ours, whose ends
+    the compiler masks; where it does not distribute these, operands are filled up in the next form.
 
     CUDA: the pipelines that use tensor cores made some float16 products and convolutions wrong on a real GPU
     (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
@@ -82,6 +94,45 @@ def _attends(graph: Graph, target: Target) -> bool:
 
 def _is_attention(node: Node) -> bool:
     return node.op == "sdpa" or (isinstance(node, CustomOpNode) and "attention" in node.attributes.data)
+
+
+def uses_fused_attention(node: SdpaNode, target: Target) -> bool:
+    """Whether ``target`` computes the node as one fused operation, which exists in FLOAT only.
+
+    The compiler crashes on a single key, and does not distribute a single query of a single head.
+    """
+    batch, heads, queries, keys = node.score_dims
+    composite = node.attributes.implementation is AttentionImplementation.COMPOSITE
+    fits = keys > 1 and batch * heads * queries > 1
+    return target.is_gpu and node.compute is DataType.FLOAT and fits and not composite
+
+
+def is_ragged_attention(node: Node, target: Target) -> bool:
+    """Whether matrix instructions can do an attention whose numbers of queries and keys they do not divide.
+
+    Its tiles are then set here, and the compiler masks their ends: one kernel. Otherwise operands are filled up and the
+    result is cut, four kernels more, which only large attention is worth, whose tiles are better without masks.
+    """
+    if not isinstance(node, SdpaNode) or target.backend != "rocm" or not uses_fused_attention(node, target):
+        return False
+    _, _, queries, keys = node.score_dims
+    q, k, v = (node.inputs[port] for port in "qkv")
+    types = {tensor.data_type for tensor in (q, k, v)}
+    fits = types == {DataType.HALF} or (types == {DataType.BFLOAT16} and target.chip != "gfx908")
+    fits = fits and queries > 1 and {q.dims[3], v.dims[3]} <= {16, 32, 64, 128}  # such as threads share out evenly
+    return fits and bool(queries % 16 or keys % 16) and math.prod(node.score_dims) <= _SMALL_ATTENTION
+
+
+_SMALL_ATTENTION: Final = 1 << 24
+"""Scores; with heads of 64 about 4 GFLOP, some 10 microseconds, which is what four launches take."""
+
+
+def _is_plain(graph: Graph, target: Target) -> bool:
+    return not _is_skinny(graph, target) and not _has_ragged_groups(graph) and _gathers(graph)
+
+
+def _has_ragged_attention(graph: Graph, target: Target) -> bool:
+    return any(is_ragged_attention(node, target) for node in graph.nodes)
 
 
 def _convolves(graph: Graph, target: Target) -> bool:
@@ -249,6 +300,8 @@ def _sizes(node: Node) -> Iterator[tuple[int, int, bool]]:
             yield math.prod(image) // image[1], w[1] if node.op == "conv_fprop" else w[0], False
 
 
+MASKED_TILES: Final = "masked tiles"
+"""The form in which the tiles of ragged attention are set, and masked."""
 FUSED_PADDING: Final = "--iree-dispatch-creation-enable-fuse-padding-into-linalg-consumer-ops"
 """Padding becomes a part of the kernel that reads it."""
 _JOINED: Final = ("--iree-dispatch-creation-propagate-collapse-across-expands",)
@@ -271,8 +324,9 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
         ),
     ),
     "rocm": (
+        _Form(Variant(MASKED_TILES), lambda g, t: _has_ragged_attention(g, t) and _is_plain(g, t)),
         _Form(Variant("fused padding", (FUSED_PADDING,)), lambda g, t: _pads_convolutions_only(g, t) and _gathers(g)),
-        _Form(Variant("plain"), lambda g, t: not _is_skinny(g, t) and not _has_ragged_groups(g) and _gathers(g)),
+        _Form(Variant("plain"), _is_plain),
         _Form(Variant("whole sums", _NO_SPLIT_SUMS), lambda g, t: any(node.op == "reduction" for node in g.nodes)),
         _Form(Variant("no product tiles", _NO_PRODUCT_TILES), lambda g, t: _gathers(g)),
         _Form(Variant("no convolution tiles", _NO_CONVOLUTION_TILES), lambda g, t: not _gathers(g) and not _spreads(g)),

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from graph_api import AttentionImplementation, DataType
+from graph_api import DataType, TensorAttr
 from graph_api._numpy import np
 from graph_api.ops.sdpa import SdpaNode
-from iree_bridge.emit._attention import LEAST_MASK, FusedAttention, fused_attention, visibility
+from iree_bridge.emit._attention import LEAST_MASK, FusedAttention, Tiles, fused_attention, visibility
 from iree_bridge.emit.matmul import product
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emit.reduction import total as sums
 from iree_bridge.emitter import Emitter, Value, rule
-from iree_bridge.target import Target
 from iree_bridge.types import TORCH_CODE
+from iree_bridge.variants import MASKED_TILES, is_ragged_attention, uses_fused_attention
 
-__all__ = ["sdpa", "uses_fused"]
+__all__ = ["sdpa"]
 
 
 _LOG2_E = math.log2(math.e)
@@ -26,20 +27,9 @@ _LN_2 = math.log(2.0)
 @rule("sdpa")
 def sdpa(e: Emitter, node: SdpaNode) -> None:
     """On a GPU one kernel; on a CPU, whose code for that is 50 times slower, products around a softmax."""
-    values = _fused(e, node) if uses_fused(node, e.target) else _decomposed(e, node)
+    values = _fused(e, node) if uses_fused_attention(node, e.target) else _decomposed(e, node)
     for port in node.outputs:
         e.write(node, port, values[port])
-
-
-def uses_fused(node: SdpaNode, target: Target) -> bool:
-    """Whether ``target`` computes the node as one fused operation, which exists in FLOAT only.
-
-    The compiler crashes on a single key, and does not distribute a single query of a single head.
-    """
-    batch, heads, queries, keys = node.score_dims
-    composite = node.attributes.implementation is AttentionImplementation.COMPOSITE
-    fits = keys > 1 and batch * heads * queries > 1
-    return target.is_gpu and node.compute is DataType.FLOAT and fits and not composite
 
 
 # ---- operands ------------------------------------------------------------------------------------------------------
@@ -93,6 +83,21 @@ def _whole_tiles(node: SdpaNode) -> tuple[int, int] | None:
     return None if filled == (queries, keys) else filled
 
 
+def _tiles(e: Emitter, node: SdpaNode) -> Tiles | None:
+    """Tiles whose ends are masked, in the form of a graph that has them."""
+    if e.variant.name != MASKED_TILES or not is_ragged_attention(node, e.target):
+        return None
+    kind = "F16" if node.inputs["q"].data_type is DataType.HALF else "BF16"
+    values, instruction = min(node.inputs["v"].dims[3], 64), f"MFMA_F32_16x16x16_{kind}, col_major = true"
+    orders = {port: _order(node.inputs[port]) for port in "qkv"}
+    return Tiles(16 if node.score_dims[2] <= 16 else 64, 32, values, instruction, orders)
+
+
+def _order(tensor: TensorAttr) -> Sequence[int]:
+    """Its axes as they lie in memory, if its value is there as it is."""
+    return range(4) if tensor.is_virtual or not tensor.physical.dense else tensor.physical.order
+
+
 def _filled_up(size: int) -> int:
     """The next multiple of the largest tile that adds little; the smallest serves as it is."""
     if size % 16 == 0:
@@ -132,13 +137,17 @@ def _visible(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None) -> Valu
 
 
 def _fused(e: Emitter, node: SdpaNode) -> dict[str, Value]:
-    padded = _whole_tiles(node)
+    tiles = _tiles(e, node)
+    padded = None if tiles else _whole_tiles(node)
     x = _operands(e, node, padded)
     t = Elementwise(e, DataType.FLOAT)
     q, scale = x.q, node.constant_scale
     if scale is None:
         q, scale = e.cast(t.mul(e.cast(q, DataType.FLOAT), _scale_tensor(e, node)), q.dtype), 1.0
-    fused = fused_attention(e, q, x.k, x.v, _fused_mask(t, x), scale)
+    mask = _fused_mask(t, x)
+    if tiles:
+        mask = _mask_of_tiles(e, node, mask, x.visible)
+    fused = fused_attention(e, q, x.k, x.v, mask, scale, tiles)
     if padded:
         fused = FusedAttention(*(e.slice(part, 2, 0, node.score_dims[2]) for part in fused))
     sink = _sink(e, node)
@@ -179,6 +188,18 @@ def _fused_mask(t: Elementwise, x: _Operands) -> Value | None:
         if mask.dtype is not DataType.HALF:
             shown = t.select(t.compare("eq", shown, -math.inf), hidden, t.call("clamp_min", shown, LEAST_MASK))
     return shown if x.visible is None else t.select(x.visible, shown, hidden)
+
+
+def _mask_of_tiles(e: Emitter, node: SdpaNode, mask: Value | None, visible: Value | None) -> Value:
+    """The mask, which there has to be; one that is made of positions comes from a kernel of its own.
+
+    The compiler does not distribute one that is made where it is used, whose ends are masked along two dims.
+    """
+    if mask is None:
+        return e.splat(0.0, (1, 1, 1, node.score_dims[3]), DataType.FLOAT)
+    if visible is None:
+        return mask
+    return e.barrier(mask if node.inputs.get("attn_mask") else e.cast(mask, DataType.HALF))
 
 
 def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:

@@ -98,9 +98,10 @@ def test_attention(sink: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sink", [False, True])
-def test_attention_of_odd_length(sink: bool, tmp_path: Path) -> None:
-    """It is filled up to whole tiles; scalar code had negative offsets that count on wrapping."""
-    machine = _assert_right(_attention(17, 16, sink=sink), tmp_path)
+@pytest.mark.parametrize("width", [8, 16], ids=["filled up", "masked"])
+def test_attention_of_odd_length(width: int, sink: bool, tmp_path: Path) -> None:
+    """In whole tiles, or in masked ones; scalar code had negative offsets that count on wrapping."""
+    machine = _assert_right(_attention(17, width, sink=sink), tmp_path)
     assert not machine.counts["buffer offsets past 2**32"]
     assert not machine.counts["bytes read outside all buffers"]
 

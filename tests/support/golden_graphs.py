@@ -1,4 +1,4 @@
-"""The 47 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
+"""The 49 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
 
 from __future__ import annotations
 
@@ -59,10 +59,12 @@ def matmul(dtype: str, *, transposed: bool = False, epilogue: bool = False) -> G
     return g
 
 
-def attention(dtype: str, *, interleaved: bool = False, causal: bool = False, bias: bool = False) -> Graph:
-    """8 heads of 64 over 1024 tokens; ``interleaved``: the heads of a token lie together (BSHD), else BHSD."""
+def attention(
+    dtype: str, *, tokens: int = 1024, interleaved: bool = False, causal: bool = False, bias: bool = False
+) -> Graph:
+    """8 heads of 64 over tokens; ``interleaved``: the heads of a token lie together (BSHD), else BHSD."""
     g = _graph("sdpa", dtype)
-    b, h, s, d = 2, 8, 1024, 64
+    b, h, s, d = 2, 8, tokens, 64
     stride = (s * h * d, d, h * d, 1) if interleaved else None
     q, k, v = (g.tensor(name, dim=(b, h, s, d), stride=stride) for name in "qkv")
     mask = g.tensor("mask", dim=(1, 1, s, s)) if bias else None
@@ -173,6 +175,7 @@ _ATTENTION: dict[str, Callable[[], Graph]] = {
         f"attention_{dtype}_bshd": lambda dtype=dtype: attention(dtype, interleaved=True),
         f"attention_{dtype}_causal": lambda dtype=dtype: attention(dtype, causal=True),
         f"attention_{dtype}_bias": lambda dtype=dtype: attention(dtype, bias=True),
+        f"attention_{dtype}_ragged": lambda dtype=dtype: attention(dtype, tokens=197),
     }.items()
 }
 _REST: dict[str, Callable[[], Graph]] = {

@@ -26,7 +26,7 @@ from hipdnn_backend.offload.frontend.weights import static_operands
 from hipdnn_backend.offload.frontend.words import FLAGS, WORDS
 from tests.support.onnx_rewritten import ort, rewritten
 
-__all__ = ["NONSENSE", "Mutant", "judged", "judged_apart", "mutants", "string_attributes"]
+__all__ = ["NONSENSE", "Mutant", "judged_apart", "mutants", "string_attributes"]
 
 NONSENSE: Final = "mirrored"
 """A word that no attribute may be."""
@@ -152,8 +152,12 @@ def _oracles(mutant: Mutant) -> list[Sequence[np.ndarray]]:
     return found
 
 
-def judged(mutant: Mutant) -> str:
-    """ "right", "refused: why", "unknown" (nobody else runs it), or "WRONG: what"."""
+def _verdicts(mutant: Mutant) -> Iterator[str]:
+    """What holds of a mutant as far as it got, should the process end there; the last one is the verdict.
+
+    "right", "refused: why", "unknown" (nobody else runs it, or ONNX Runtime ends the process), or "WRONG: what".
+    """
+    yield _ENDED
     (node,) = mutant.model.graph.node
     fixed = static_operands(node.op_type)
     bound = {name: mutant.feeds[name] for i, name in enumerate(node.input) if i in fixed and name in mutant.feeds}
@@ -163,38 +167,52 @@ def judged(mutant: Mutant) -> str:
     except ModelError as error:
         said = str(error)
         if mutant.value == NONSENSE and not (mutant.attribute in said and NONSENSE in said):
-            return f"WRONG: refused for another reason: {said}"
-        return f"refused: {said}"
+            yield f"WRONG: refused for another reason: {said}"
+        else:
+            yield f"refused: {said}"
+        return
     if mutant.value in (NONSENSE, [NONSENSE]):
-        return "WRONG: taken"
-    wanted = _oracles(mutant)
-    if not wanted:
-        return "unknown"
-    have = rewritten(graph, mutant.feeds)
-    said = [_differs(have, want) for want in wanted]
-    return "right" if "" in said else f"WRONG: {said[0]}"
+        yield "WRONG: taken"
+        return
+    yield "unknown"
+    if wanted := _oracles(mutant):
+        yield _ENDED
+        with np.errstate(all="ignore"):  # divisions by zero are values like others
+            have = rewritten(graph, mutant.feeds)
+        said = [_differs(have, want) for want in wanted]
+        yield "right" if "" in said else f"WRONG: {said[0]}"
+
+
+_ENDED: Final = "WRONG: crash or hang"
 
 
 def judged_apart(some: Sequence[Mutant], seconds: int = 60) -> dict[str, str]:
-    """Name → verdict, found in a process of its own: a crash or a hang is a verdict too, and the end of the others'."""
+    """Name → verdict, found in processes of their own: a crash or a hang is a verdict too, the rest gets another."""
+    found: dict[str, str] = {}
+    while left := [mutant for mutant in some if mutant.name not in found]:
+        found |= _judged_while_it_lasts(left, seconds)
+    return found
+
+
+def _judged_while_it_lasts(some: Sequence[Mutant], seconds: int) -> dict[str, str]:
     read, write = os.pipe()
     child = os.fork()
     if not child:
         with os.fdopen(write, "w") as pipe:
             for mutant in some:
-                print(json.dumps([mutant.name, "WRONG: crash or hang"]), file=pipe, flush=True)
                 signal.alarm(seconds)
                 try:
-                    verdict = judged(mutant)
+                    for verdict in _verdicts(mutant):
+                        print(json.dumps([mutant.name, verdict]), file=pipe, flush=True)
                 except BaseException as error:
-                    verdict = f"WRONG: raised {error!r}"
+                    print(json.dumps([mutant.name, f"WRONG: raised {error!r}"]), file=pipe, flush=True)
                 signal.alarm(0)
-                print(json.dumps([mutant.name, verdict]), file=pipe, flush=True)
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
         found = dict(json.loads(line) for line in pipe)
     os.waitpid(child, 0)
+    assert found, f"the process ended before it said anything of {some[0].name}"
     return found
 
 

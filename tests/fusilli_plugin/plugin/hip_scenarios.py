@@ -403,6 +403,12 @@ def claims_load(hip: Standin, plugin: Raw) -> None:
     assert len(hip.take("module_load")) == 1, "it was kept for a stream that may be gone"
 
 
+def small(hip: Standin, plugin: Raw) -> None:
+    """What the device could not hold were it empty is declined."""
+    assert not plugin.applies(plugin.handle(A), ADD)
+    assert not hip.take("module_load")
+
+
 def captured(hip: Standin, plugin: Raw) -> None:
     """After its first execution a plan can be captured into a HIP graph. Making one during a capture is refused."""
     hip.play(play_add)

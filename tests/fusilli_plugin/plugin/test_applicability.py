@@ -255,6 +255,19 @@ def test_what_the_device_does_not_load_is_declined(tmp_path: Path, monkeypatch: 
     assert made.claims(RELU, HERE)  # it may have been busy
 
 
+def test_what_the_device_cannot_hold_is_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = import_graph(decode_graph(RELU))
+    tensors = sum(tensor.nbytes for tensor in (*graph.arguments().outputs, *graph.arguments().inputs))
+    made = engine(tmp_path / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr("iree_bridge.device.Device.memory", tensors - 1)
+        answer = made.claims(RELU, HERE)
+        assert (answer.ok, answer.rule) == (False, "memory")
+        assert f"{tensors} bytes and the workspace 0, more than the {tensors - 1} of cpu" in answer.reason
+        patch.setattr("iree_bridge.device.Device.memory", tensors)
+        assert made.claims(RELU, HERE)
+
+
 def test_code_for_another_processor_is_declined_and_not_executed(tmp_path: Path) -> None:
     """XOP was in one family of processors; code that uses it would end the process."""
     if "xop" in host_extensions() or host_arch() != "x86_64":

@@ -40,6 +40,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("misaligned", {}),
         ("captured", {}),
         ("claims_load", {}),
+        ("small", {"STANDIN_HIP_MEMORY": "64"}),
         ("host_scalars", {}),
         ("injected", {}),
         ("threads", {"STANDIN_HIP_DEVICES": "2"}),

@@ -20,8 +20,8 @@ GFX, CPU = Target.parse("gfx942"), Target.parse("cpu")
 GQA: Any = ((1, 8, 128, 64), (1, 4, 96, 64), (1, 2, 96, 32))
 
 
-def text(target: Target, *arguments: Any, **options: Any) -> str:
-    return emit_module(attention(*arguments, **options).validate(), target).ir
+def text(target: Target, *arguments: Any, form: str = "", **options: Any) -> str:
+    return emit_module(attention(*arguments, **options).validate(), target, form).ir
 
 
 def test_a_gpu_gets_one_operation_with_repeated_heads_and_rounds_once() -> None:
@@ -52,10 +52,48 @@ def test_a_gpu_gets_one_operation_with_repeated_heads_and_rounds_once() -> None:
     ],
 )
 def test_halves_are_filled_up_to_whole_tiles(queries: int, keys: int, dtype: Any, padded: set[str]) -> None:
-    """The compiler uses no matrix instructions where a tile ends behind the last query or key."""
-    made = text(GFX, (1, 2, queries, 64), (1, 2, keys, 64), (1, 2, keys, 64), dtype)
+    """Left to itself, the compiler uses no matrix instructions where a tile ends behind the last query or key."""
+    made = text(GFX, (1, 2, queries, 64), (1, 2, keys, 64), (1, 2, keys, 64), dtype, form="plain")
     pads = {line.rpartition("[")[2].partition("]")[0] for line in made.splitlines() if "constant_pad_nd" in line}
     assert pads == padded
+
+
+RAGGED: Any = ((2, 8, 50, 64), (2, 4, 77, 64), (2, 4, 77, 64))
+
+
+def test_ends_of_tiles_are_masked_where_the_loops_are_the_fewest() -> None:
+    """b and the heads of k lie together, and so do the heads that share one and the queries."""
+    check_ir(
+        text(GFX, *RAGGED, D.HALF),
+        """
+        CHECK:       workgroup = [1, 64, 64, 0, 0]
+        CHECK-LABEL: func.func private @attention_0
+        CHECK-SAME:      tensor<8x100x64xf16>, {{.*}}tensor<8x77x64xf16>, {{.*}}tensor<77xf32>
+        CHECK:       subgroup_basis = {{\\[}}[1, 4, 1, 1, 1], [0, 1, 2, 4]]
+        CHECK-NOT:   constant_pad_nd
+        """,
+    )
+
+
+def test_heads_that_lie_apart_are_a_loop_of_their_own() -> None:
+    made = text(GFX, *[(2, 4, 50, 64)] * 3, D.HALF, layout="BSHD")
+    assert "workgroup = [1, 1, 64, 64, 0, 0]" in made
+    assert "tensor<2x50x4x64xf16>, %arg1" in made
+
+
+@pytest.mark.parametrize(
+    ("target", "q", "kv", "dtype"),
+    [
+        ("gfx942", (1, 2, 50, 64), (1, 2, 50, 64), D.FLOAT),
+        ("gfx908", (1, 2, 50, 64), (1, 2, 50, 64), D.BFLOAT16),  # multiplied as f32 there
+        ("gfx942", (1, 2, 50, 80), (1, 2, 50, 80), D.HALF),  # threads do not share 80 out evenly
+        ("gfx942", (1, 2, 1, 64), (1, 2, 50, 64), D.HALF),
+        ("gfx942", (1, 2, 48, 64), (1, 2, 64, 64), D.HALF),  # nothing is left over
+        ("gfx942", (16, 16, 1001, 64), (16, 16, 1001, 64), D.HALF),  # large: filling up costs little
+    ],
+)
+def test_other_attention_has_no_tiles_of_ours(target: str, q: Any, kv: Any, dtype: DataType) -> None:
+    assert "compilation_info" not in text(Target.parse(target), q, kv, kv, dtype)
 
 
 def test_window_and_lengths_become_one_mask() -> None:
@@ -109,11 +147,40 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+def _is_one_matrix_kernel(arch: str, sizes: Any, dtype: DataType, options: dict[str, Any]) -> None:
+    q, k, v = sizes
+    found = inspect_graph(attention(q, k, v, dtype, **options).validate(), Target.parse(arch))
+    assert (found.dispatches, found.spills) == (1, 0)
+    assert any("bf16" in name if dtype is D.BFLOAT16 else "_f16" in name for name in found.matrix), found.matrix
+
+
+_RAGGED_OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bias": {"bias": (1, 8, 50, 77)},
+    "stats": {"generate_stats": True},
+    "bshd": {"layout": "BSHD"},
+}
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "option"),
+    [
+        ("gfx942", D.HALF, "plain"),
+        *(
+            pytest.param(arch, dtype, option, marks=pytest.mark.slow)
+            for arch in ("gfx90a", "gfx942", "gfx950")
+            for dtype in (D.HALF, D.BFLOAT16)
+            for option in _RAGGED_OPTIONS
+        ),
+    ],
+)
+def test_ragged_attention_is_one_kernel_too(arch: str, dtype: DataType, option: str) -> None:
+    _is_one_matrix_kernel(arch, RAGGED, dtype, _RAGGED_OPTIONS[option])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
 @pytest.mark.parametrize("dtype", [D.HALF, D.BFLOAT16])
 @pytest.mark.parametrize("options", _OPTIONS.values(), ids=_OPTIONS)
 def test_one_dispatch_with_matrix_instructions(arch: str, dtype: DataType, options: dict[str, Any]) -> None:
-    found = inspect_graph(attention(_SHAPE, _SHAPE, _SHAPE, dtype, **options).validate(), Target.parse(arch))
-    assert (found.dispatches, found.spills) == (1, 0)
-    assert any("bf16" in name if dtype is D.BFLOAT16 else "_f16" in name for name in found.matrix), found.matrix
+    _is_one_matrix_kernel(arch, [_SHAPE] * 3, dtype, options)

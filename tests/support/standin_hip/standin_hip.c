@@ -191,12 +191,21 @@ EXPORT int hipDeviceGetAttribute(int* out, int attribute, int device) {
 
 // The property structures of HIP 6 and later, and of HIP 5 and before: only the fields below are filled.
 enum { PROPERTIES_SIZE = 1472, ARCH_OFFSET = 1160, OLD_PROPERTIES_SIZE = 792, OLD_ARCH_OFFSET = 396 };
+enum { MEMORY_OFFSET = 288, OLD_MEMORY_OFFSET = 256 };
+
+// STANDIN_HIP_MEMORY: bytes that each device says it has.
+static void device_memory(char* out) {
+  const char* text = getenv("STANDIN_HIP_MEMORY");
+  size_t memory = text ? strtoull(text, NULL, 10) : (size_t)192 << 30;
+  memcpy(out, &memory, sizeof memory);
+}
 
 EXPORT int hipGetDevicePropertiesR0600(void* out, int device) {
   if (device < 0 || device >= device_count()) return INVALID_DEVICE;
   memset(out, 0, PROPERTIES_SIZE);
   hipDeviceGetName(out, 256, device);
   device_arch(device, (char*)out + ARCH_OFFSET, 256);
+  device_memory((char*)out + MEMORY_OFFSET);
   return OK;
 }
 
@@ -205,6 +214,7 @@ EXPORT int hipGetDeviceProperties(void* out, int device) {
   memset(out, 0, OLD_PROPERTIES_SIZE);
   hipDeviceGetName(out, 256, device);
   device_arch(device, (char*)out + OLD_ARCH_OFFSET, 256);
+  device_memory((char*)out + OLD_MEMORY_OFFSET);
   return OK;
 }
 
