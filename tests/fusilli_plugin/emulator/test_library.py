@@ -24,7 +24,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def _fresh() -> library.Core:
-    return library.core.__wrapped__()
+    return library._core.__wrapped__()
 
 
 def _copy(monkeypatch: pytest.MonkeyPatch, made: list[Path]) -> None:
