@@ -75,6 +75,7 @@ static int note_read(context *c, uint32_t address, uint32_t size) {
   uint32_t mine = lds->epoch << 8 | owner(c->w), now = lds->epoch;
   for (uint32_t i = address; i < address + size; i++) {
     uint32_t writer = lds->writer[i], reader = lds->reader[i];
+    HAZARD_IF(writer >> 8 == now && (writer & 255) == 255, "LDS at %u is read that several waves changed since the last barrier", i);
     HAZARD_IF(writer >> 8 == now && (writer & 127) != owner(c->w), "LDS at %u is read that wave %d wrote since the last barrier", i,
               (int)(writer & 127) - 1);
     lds->reader[i] = reader >> 8 != now || reader == mine ? mine : now << 8 | 255;
@@ -105,7 +106,8 @@ static int note_atomic(context *c, uint32_t address, uint32_t size) {
     int own = !writer || (writer & 127) == owner(c->w);
     HAZARD_IF((!own && writer < 128) || (reader >> 8 == now && reader != mine),
               "LDS at %u is changed that another wave touched since the last barrier", i);
-    lds->writer[i] = now << 8 | (own ? 128 | owner(c->w) : 255);
+    if (!own) lds->writer[i] = now << 8 | 255;
+    else if (!writer) lds->writer[i] = now << 8 | 128 | owner(c->w);  // else it is as it was: what is written once stays so
   }
   return RIGHT;
 }
