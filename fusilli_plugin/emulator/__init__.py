@@ -13,7 +13,7 @@ What it does not model:
 * time, caches, order between workgroups, several kernels at once; the wait states that ``s_nop`` is for;
 * rounding to the last bit: the products of a matrix instruction are summed in float64 and rounded once, ``v_exp_f32``,
   ``v_rcp_f32`` and the like are rounded from float64;
-* sparse matrix instructions, typed or swizzled buffers, the aperture of LDS in flat addresses: they raise.
+* output modifiers, typed or swizzled buffers, the aperture of LDS in flat addresses: they raise.
 
 The range check of buffer instructions is the one that AMD's own simulator took from gfx950 hardware
 (github.com/ROCm/rocm-systems, pull request 10928): the vector and the immediate offset wrap at 2**32, the scalar one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -50,13 +51,31 @@ _COMMA: Final = re.compile(r",\s*(?![^\[(]*[\])])")
 _LABEL: Final = re.compile(r"^([.\w$]+):")
 _WIDTHS: Final = {"byte": 1, "short": 2, "long": 4, "quad": 8}
 _DATA: Final = re.compile(r"\.(byte|short|long|quad|zero)\s+(.*)")
-# What a kernel must say of itself, and the most that a chip has.
+# What a kernel must say of itself, and the most that a chip has; of private memory a wave has 8 MiB.
 _DIRECTIVES: Final = {
     "kernarg_size": 1 << 16,
     "group_segment_fixed_size": 160 << 10,
-    "private_segment_fixed_size": 1 << 20,
+    "private_segment_fixed_size": (8 << 20) // 64,
     "user_sgpr_count": 16,
 }
+# What else decides how a kernel starts and computes: the values that have a model.
+_SETTINGS: Final[dict[str, Collection[int]]] = {
+    **dict.fromkeys((f"system_sgpr_workgroup_id_{axis}" for axis in "xyz"), (0, 1)),
+    "system_sgpr_workgroup_info": (0, 1),
+    "system_vgpr_workitem_id": (0, 1, 2),
+    "user_sgpr_kernarg_preload_length": range(17),
+    "user_sgpr_kernarg_preload_offset": range(1 << 14),
+    "float_round_mode_32": (0,),
+    "float_round_mode_16_64": (0,),
+    "float_denorm_mode_32": (0, 3),
+    "float_denorm_mode_16_64": (3,),
+    "dx10_clamp": (1,),
+    "ieee_mode": (1,),
+    "fp16_overflow": (0,),
+    "tg_split": (0,),
+    "uses_dynamic_stack": (0,),
+}
+_LONGEST: Final = 1000  # characters of an instruction
 _NO_MODIFIERS: Final = {"s_waitcnt", "s_setreg_imm32_b32"}
 
 
@@ -69,9 +88,12 @@ def parse(text: str) -> dict[str, Kernel]:
     kernels: dict[str, Kernel] = {}
     for part in text.split(".end_amdgpu_metadata")[:-1]:
         try:
-            kernels.update(_file(part))
+            found = _file(part)
         except (KeyError, ValueError, IndexError) as error:
             raise UnmodelledError(f"assembly that is not understood: {error!r}") from error
+        if twice := kernels.keys() & found.keys():
+            raise UnmodelledError(f"kernels {sorted(twice)} are there twice")
+        kernels.update(found)
     for kernel in kernels.values():
         _check(kernel)
     return kernels
@@ -81,8 +103,9 @@ def _check(kernel: Kernel) -> None:
     for name, most in _DIRECTIVES.items():
         if not 0 <= kernel.directives.get(name, -1) <= most:
             raise UnmodelledError(f"kernel {kernel.name}: .amdhsa_{name} {kernel.directives.get(name)}")
-    if kernel.directives.get("fp16_overflow"):
-        raise UnmodelledError(f"kernel {kernel.name}: conversions that saturate (.amdhsa_fp16_overflow 1)")
+    for name, values in _SETTINGS.items():
+        if name in kernel.directives and kernel.directives[name] not in values:
+            raise UnmodelledError(f"kernel {kernel.name}: .amdhsa_{name} {kernel.directives[name]}")
     if not all(1 <= size <= 1024 for size in kernel.workgroup):
         raise UnmodelledError(f"kernel {kernel.name}: a workgroup of {kernel.workgroup} items")
     size = kernel.directives["kernarg_size"]
@@ -96,18 +119,21 @@ def _file(text: str) -> dict[str, Kernel]:
     names = set(re.findall(r"\.amdhsa_kernel (\S+)", code))
     current: Kernel | None = None
     for raw in code.splitlines():
-        line = raw.split(";", 1)[0].rstrip()
-        label = _LABEL.match(line)
-        if label and label[1] in names:
-            current = kernels.setdefault(label[1], Kernel(label[1]))
-        elif label and current:
-            current.labels[label[1]] = len(current.code)
-        elif match := re.match(r"\s*\.amdhsa_kernel (\S+)", line):
+        line = raw.split(";", 1)[0].strip()
+        while label := _LABEL.match(line):
+            line = line[label.end() :].strip()
+            if label[1] in names:
+                current = kernels.setdefault(label[1], Kernel(label[1]))
+            elif current and current.labels.setdefault(label[1], len(current.code)) != len(current.code):
+                raise UnmodelledError(f"label {label[1]} is there twice")
+        if match := re.match(r"\.amdhsa_kernel (\S+)", line):
             current = kernels[match[1]]
-        elif (match := re.match(r"\s*\.amdhsa_(\w+) (\d+)$", line)) and current:
-            current.directives[match[1]] = int(match[2])
-        elif re.match(r"\s+[a-z]", line) and current:
-            current.code.append(_instruction(line.strip()))
+        elif (match := re.match(r"\.amdhsa_(\w+)\s+(.*)", line)) and current:
+            current.directives[match[1]] = int(match[2], 0)
+        elif line and not line.startswith("."):
+            if current is None:
+                raise UnmodelledError(f"before all kernels: {line[:_LONGEST]}")
+            current.code.append(_instruction(line))
     _read_metadata(metadata, kernels)
     constants = _constants(code)
     for kernel in kernels.values():
@@ -145,6 +171,8 @@ def _datum(kind: str, text: str) -> bytes:
 
 
 def _instruction(line: str) -> Instruction:
+    if len(line) > _LONGEST:
+        raise UnmodelledError(f"an instruction of {len(line)} characters: {line[:_LONGEST]}")
     opcode, _, rest = line.partition(" ")
     if opcode in _NO_MODIFIERS:
         return Instruction(opcode, tuple(part.strip() for part in _COMMA.split(rest)), {}, line)

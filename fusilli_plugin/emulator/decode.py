@@ -9,10 +9,17 @@ from typing import Final
 
 from fusilli_plugin.emulator import moves
 from fusilli_plugin.emulator.assembly import Instruction, UnmodelledError
-from fusilli_plugin.emulator.layout import Decoded, Flag, Kind, Operand
+from fusilli_plugin.emulator.layout import Decoded, Flag, Operand
 from fusilli_plugin.emulator.library import Core
 from fusilli_plugin.emulator.matrix import decode_matrix
-from fusilli_plugin.emulator.operands import operand, register, scalar_operand, within
+from fusilli_plugin.emulator.operands import (
+    operand,
+    register,
+    scalar_operand,
+    scalar_registers,
+    vector_registers,
+    within,
+)
 from fusilli_plugin.emulator.transfer import decode_transfer
 
 __all__ = ["decode"]
@@ -24,7 +31,6 @@ _FLOATS: Final = frozenset("fFh")
 _SELECTIONS: Final = {f"BYTE_{n}": n for n in range(4)} | {"WORD_0": 4, "WORD_1": 5, "DWORD": 6}
 _FIRST_BITS: Final = {"BYTE_0": 0, "BYTE_1": 8, "BYTE_2": 16, "BYTE_3": 24, "WORD_0": 0, "WORD_1": 16, "DWORD": 0}
 _UNUSED: Final = {"UNUSED_PAD": 0, "UNUSED_SEXT": 1, "UNUSED_PRESERVE": 2}
-_OMOD: Final = {"mul:2": 1, "mul:4": 2, "div:2": 3}
 _IGNORED: Final = {
     "s_nop", "s_setprio", "s_sleep", "s_code_end", "s_icache_inv", "s_dcache_wb", "s_dcache_inv", "buffer_wbinvl1",
     "buffer_wbl2", "buffer_inv", "s_inst_prefetch", "s_sethalt", "s_ttracedata", "s_incperflevel", "s_decperflevel",
@@ -43,7 +49,7 @@ _PACKED: Final = {
 _CARRIES: Final = {"add_co": 0, "addc_co": 0, "sub_co": 1, "subb_co": 1, "subrev_co": 2, "subbrev_co": 2}
 _MIXED: Final = {"v_fma_mix_f32": 0, "v_fma_mixlo_f16": 1, "v_fma_mixhi_f16": 2}
 _FAR_AWAY: Final = 1 << 30
-_RELATIVE: Final = re.compile(r"([.\w$]+)@rel32@(lo|hi)(?:\+\d+)?")
+_RELATIVE: Final = re.compile(r"([.\w$]+)@rel32@(?:(lo)\+4|(hi)\+12)")  # counted from where s_getpc_b64 ends
 
 
 def decode(
@@ -151,7 +157,7 @@ class _Decoder:
         self.to.function, self.to.signature = number, signature.encode()
         result, _, kinds = signature.partition("=")
         if result != "-":
-            self._results(scalar_operand(operands.pop(0), 2 if result == "U" else 1))
+            self._results(scalar_registers(operands.pop(0), 2 if result == "U" else 1))
         texts = iter(operands)
         sources = [
             self.to.result[0] if kind == "d" else scalar_operand(next(texts), 1 + (kind == "U")) for kind in kinds
@@ -168,17 +174,8 @@ class _Decoder:
             words,
             within(self.modifiers.get("offset", "0"), -(1 << 20), (1 << 20) - 1),
         )
-        place = register(result)
-        if place is None or place.count != words or place.kind != Kind.SCALAR:
-            raise UnmodelledError(f"{words} words into {result}")
-        self._results(Operand(kind=Kind.SCALAR, words=words, select=6, index=place.first))
-        base_place = register(base)
-        if base_place is None or base_place.count != (4 if buffer else 2):
-            raise UnmodelledError(f"base {base}")
-        self._sources([
-            Operand(kind=Kind.SCALAR, words=base_place.count, select=6, index=base_place.first),
-            scalar_operand(offset, 1),
-        ])  # fmt: skip
+        self._results(scalar_registers(result, words, masks=False))
+        self._sources([scalar_registers(base, 4 if buffer else 2, masks=False), scalar_operand(offset, 1)])
 
     def _wait(self) -> None:
         limits = dict(re.findall(r"(\w+)\((\d+)\)", self.operands[0]))
@@ -192,7 +189,7 @@ class _Decoder:
     def _program_counter(self) -> None:
         """Only constants are addressed from it, and `_absolute` has put their addresses in."""
         self._handle("pc")
-        self._results(scalar_operand(self.operands[0], 2))
+        self._results(scalar_registers(self.operands[0], 2))
 
     def _mode(self) -> None:
         field, value = self.operands[0].replace(" ", ""), int(self.operands[1], 0)
@@ -235,8 +232,7 @@ class _Decoder:
             number, signature = self.core.vectors[f"{name}__clamp"]
         elif "clamp" in self.modifiers:
             self.to.flags |= Flag.CLAMP
-        self._known("clamp", "op_sel", "bitop3", "mul", "div", *_SDWA, *moves.MODIFIERS)
-        self._output_modifier()
+        self._known("clamp", "op_sel", "bitop3", *_SDWA, *moves.MODIFIERS)
         self._handle("vector", int(comparing_lanes))
         self.to.function = number
         self._arithmetic(signature)
@@ -281,20 +277,11 @@ class _Decoder:
 
     def _destination(self, text: str, kind: str) -> None:
         if kind == "m":
-            self._results(scalar_operand(text, 2))
+            self._results(scalar_registers(text, 2))
             return
-        words = 2 if kind in "UIF" else 1
-        place = register(text)
-        if place is None or place.count != words or place.kind != Kind.VECTOR:
-            raise UnmodelledError(f"destination {text}")
-        self._results(Operand(kind=Kind.VECTOR, words=words, select=6, index=place.first))
+        self._results(vector_registers(text, 2 if kind in "UIF" else 1))
         self.to.result_select = _SELECTIONS[self.modifiers.get("dst_sel", "DWORD")]
         self.to.result_unused = _UNUSED[self.modifiers.get("dst_unused", "UNUSED_PAD")]
-
-    def _output_modifier(self) -> None:
-        for name in ("mul", "div"):
-            if name in self.modifiers:
-                self.to.omod = _OMOD[f"{name}:{self.modifiers[name]}"]
 
     def _lanes(self) -> None:
         lanes = moves.source_lanes(self.modifiers)
@@ -319,7 +306,7 @@ class _Decoder:
         self.to.function, self.to.signature = number, signature.encode()
         self._halves(len(kinds))
         wide = kind == "f"
-        self._results(operand(self.operands[0], "U" if wide else "u"))
+        self._results(vector_registers(self.operands[0], 2 if wide else 1))
         texts = self.operands[1:]
         if len(texts) != len(kinds):
             raise UnmodelledError("operands")
@@ -335,7 +322,7 @@ class _Decoder:
         self._halves(3)
         self.to.op_sel_hi = self._bits("op_sel_hi", 3, 0)
         self.to.flags |= Flag.CLAMP if "clamp" in self.modifiers else 0
-        self._results(operand(self.operands[0], "u"))
+        self._results(vector_registers(self.operands[0], 1))
         halves = [self.to.op_sel_hi >> n & 1 for n in range(3)]
         self._sources([
             operand(text, "h" if half else "f") for text, half in zip(self.operands[1:], halves, strict=True)
@@ -348,7 +335,9 @@ class _Decoder:
         self._handle("carry", kind)
         self._destination(destination, "u")
         self.to.results = 2
-        self.to.result[1] = scalar_operand(carry, 2)
+        self.to.result[1] = scalar_registers(carry, 2)
+        if len(texts) != (2 if name.endswith(("add_co_u32", "sub_co_u32", "subrev_co_u32")) else 3):
+            raise UnmodelledError("operands")
         sources = [
             operand(text, "u", selection=self.modifiers.get(f"src{place}_sel", "DWORD"))
             for place, text in enumerate(texts[:2])
@@ -360,7 +349,7 @@ class _Decoder:
         self._known()
         destination, carry, *texts = self.operands
         self._handle("wide_mad", int(name == "v_mad_i64_i32"))
-        self._results(operand(destination, "U"), scalar_operand(carry, 2))
+        self._results(vector_registers(destination, 2), scalar_registers(carry, 2))
         self._sources([operand(text, kind) for text, kind in zip(texts, "uuU", strict=True)])
 
     def _select(self, name: str) -> None:
@@ -384,17 +373,17 @@ class _Decoder:
         self._known("clamp")
         if "clamp" in self.modifiers:
             raise UnmodelledError("clamp")
-        kind = "F" if name.endswith("64") else "f"
+        kind, words = ("F", 2) if name.endswith("64") else ("f", 1)
         self.to.signature = kind.encode()
         if "scale" in name:
             destination, flag, *texts = self.operands
             self._handle("div_scale")
-            self._results(operand(destination, kind), scalar_operand(flag, 2))
+            self._results(vector_registers(destination, words), scalar_registers(flag, 2))
         else:
             destination, *texts = self.operands
             self._handle("div_fmas")
-            self._results(operand(destination, kind))
-        self._sources([operand(text, kind) for text in texts])
+            self._results(vector_registers(destination, words))
+        self._sources([operand(text, each) for text, each in zip(texts, 3 * kind, strict=True)])
 
     def _move_pair(self, _name: str) -> None:
         self._known("op_sel", "op_sel_hi")
@@ -402,40 +391,43 @@ class _Decoder:
             raise UnmodelledError("op_sel_hi")
         self._handle("move_pair")
         self.to.op_sel = self._bits("op_sel", 2, 0)
-        self._results(operand(self.operands[0], "U"))
-        self._sources([operand(text, "U") for text in self.operands[1:]])
+        destination, first, second = self.operands
+        self._results(vector_registers(destination, 2))
+        self._sources([operand(first, "U"), operand(second, "U")])
 
     def _first_lane(self, _name: str) -> None:
         self._known()
         self._handle("first_lane")
-        self._results(scalar_operand(self.operands[0], 1))
-        self._sources([operand(self.operands[1], "u")])
+        destination, source = self.operands
+        self._results(scalar_registers(destination, 1))
+        self._sources([vector_registers(source, 1)])
 
     def _one_lane(self, name: str) -> None:
         self._known()
         destination, source, lane = self.operands
         if name == "v_readlane_b32":
             self._handle("read_lane")
-            self._results(scalar_operand(destination, 1))
-            self._sources([operand(source, "u"), scalar_operand(lane, 1)])
+            self._results(scalar_registers(destination, 1))
+            self._sources([vector_registers(source, 1), scalar_operand(lane, 1)])
         else:
             self._handle("write_lane")
-            self._results(operand(destination, "u"))
+            self._results(vector_registers(destination, 1))
             self._sources([scalar_operand(source, 1), scalar_operand(lane, 1)])
 
     def _swap(self, name: str) -> None:
         self._known()
         match = re.fullmatch(r"v_permlane(16|32)_swap_b32", name)
         self._handle("exchange" if match else "swap", int(match[1]) if match else 0)
-        first, second = (operand(text, "u") for text in self.operands)
+        first, second = (vector_registers(text, 1) for text in self.operands)
         self._results(first)
         self._sources([second])
 
     def _count_below(self, name: str) -> None:
         self._known()
         self._handle("mbcnt", 32 if "hi" in name else 0)
-        self._results(operand(self.operands[0], "u"))
-        self._sources([operand(text, "u") for text in self.operands[1:]])
+        destination, mask, added = self.operands
+        self._results(vector_registers(destination, 1))
+        self._sources([operand(mask, "u"), operand(added, "u")])
 
     def _small_floats(self, name: str) -> None:
         """Conversions of 8-bit floats."""
@@ -445,6 +437,9 @@ class _Decoder:
             raise UnmodelledError(f"opcode {name}")
         shape = (5, 2) if "bf8" in name else (4, 3)
         fnuz = int(self.chip in ("gfx940", "gfx941", "gfx942"))
+        for modifier, plain in (("src1_sel", "DWORD"), ("dst_sel", "DWORD"), ("dst_unused", "UNUSED_PAD")):
+            if self.modifiers.get(modifier, plain) != plain:
+                raise UnmodelledError(f"{modifier}:{self.modifiers[modifier]}")
         chosen = self._list("op_sel", 3, 0)
         if len(chosen) > 4:
             raise UnmodelledError("op_sel")
@@ -452,18 +447,18 @@ class _Decoder:
             wide = match[1] is not None
             at = 16 * chosen[0]
             if selection := self.modifiers.get("src0_sel"):
-                at = {"BYTE_0": 0, "BYTE_1": 8, "BYTE_2": 16, "BYTE_3": 24, "WORD_0": 0, "WORD_1": 16, "DWORD": 0}[
-                    selection
-                ]
+                at = _FIRST_BITS[selection]
             elif not wide and "op_sel" in self.modifiers:
                 at = 8 * (chosen[1] << 1 | chosen[0]) if len(chosen) > 1 else 8 * chosen[0]
             self._handle("small", *shape, fnuz, int(wide), at)
-            self._results(operand(self.operands[0], "U" if wide else "u"))
-            self._sources([operand(self.operands[1], "u")])
+            destination, source = self.operands
+            self._results(vector_registers(destination, 1 + wide))
+            self._sources([operand(source, "u")])
             return
         self._handle("small", *shape, fnuz, 2, 16 * chosen[-1])
-        self._results(operand(self.operands[0], "u"))
-        self._sources([operand(text, "f") for text in self.operands[1:]])
+        destination, low, high = self.operands
+        self._results(vector_registers(destination, 1))
+        self._sources([operand(low, "f"), operand(high, "f")])
 
 
 def _absolute(instruction: Instruction, places: Mapping[str, int]) -> Instruction:
@@ -473,7 +468,7 @@ def _absolute(instruction: Instruction, places: Mapping[str, int]) -> Instructio
         match = _RELATIVE.fullmatch(text)
         if match is None:
             return text
-        return str(places[match[1]] >> (32 if match[2] == "hi" else 0) & 0xFFFFFFFF)
+        return str(places[match[1]] >> (32 if match[3] else 0) & 0xFFFFFFFF)
 
     if not any("@rel32" in text for text in instruction.operands):
         return instruction

@@ -60,7 +60,6 @@ class Decoded(ctypes.Structure):
         ("op_sel_hi", ctypes.c_uint8),
         ("neg_lo", ctypes.c_uint8),
         ("neg_hi", ctypes.c_uint8),
-        ("omod", ctypes.c_uint8),
         ("sources", ctypes.c_uint8),
         ("rows", ctypes.c_uint8),
         ("banks", ctypes.c_uint8),

@@ -6,8 +6,9 @@ import ctypes
 import functools
 import os
 import stat
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fusilli_plugin.build import CORE_LIBRARY, VERSION_MARK, BuildError, compile_core, core_version
 from fusilli_plugin.emulator.layout import Decoded, KernelLayout, MemoryLayout, Operand
@@ -23,7 +24,7 @@ class Core:
     Attributes:
         vectors, scalars: mnemonic → (number, signature) of vector and scalar arithmetic.
         handlers: name → number of what carries an instruction out.
-        run: ``emulator_run``.
+        begin, go_on, end: a run of a kernel, which goes on as long as it is told to.
 
     Raises:
         BuildError: the file is no such library.
@@ -39,9 +40,13 @@ class Core:
         self.scalars = self._table(library, "scalar")
         library.emulator_handler.restype = ctypes.c_char_p
         self.handlers = {library.emulator_handler(n).decode(): n for n in range(library.emulator_handlers())}
-        self.run: Any = library.emulator_run
-        self.run.argtypes = [ctypes.POINTER(KernelLayout), ctypes.POINTER(MemoryLayout)]
-        self.run.restype = ctypes.c_int
+        self.begin: Any = library.emulator_begin
+        self.begin.argtypes = [ctypes.POINTER(KernelLayout), ctypes.POINTER(MemoryLayout)]
+        self.begin.restype = ctypes.c_void_p
+        self.go_on: Any = library.emulator_go_on
+        self.go_on.argtypes, self.go_on.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_int
+        self.end: Any = library.emulator_end
+        self.end.argtypes, self.end.restype = [ctypes.c_void_p], None
 
     @staticmethod
     def _check(library: Any) -> None:
@@ -62,7 +67,6 @@ class Core:
         return found
 
 
-@functools.cache
 def core() -> Core:
     """The core; built first in a source tree that has changed.
 
@@ -71,6 +75,15 @@ def core() -> Core:
     Raises:
         BuildError: it is not there and cannot be built.
     """
+    with _LOCK:
+        return _core()
+
+
+_LOCK: Final = threading.Lock()
+
+
+@functools.cache
+def _core() -> Core:
     version = core_version()
     kept = Options.from_env().cache_dir / "emulator" / f"libgfx_emulator-{version}.so"
     for path in (CORE_LIBRARY, kept):
@@ -81,7 +94,11 @@ def core() -> Core:
         raise BuildError(f"{CORE_LIBRARY} is missing or old, and {reason}")
     if os.access(_nearest(CORE_LIBRARY.parent), os.W_OK):
         return Core(compile_core())
-    kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"neither {CORE_LIBRARY.parent} nor {kept.parent} can be written"
+        raise BuildError(f"the emulator's core cannot be kept: {reason} ({error})") from error
     made = compile_core(kept)
     if not _is_own(made):
         raise BuildError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from fusilli_plugin.emulator.assembly import Kernel, UnmodelledError
 from fusilli_plugin.emulator.decode import decode
-from fusilli_plugin.emulator.layout import EVENTS, SCALARS, Decoded, KernelLayout, MemoryLayout
+from fusilli_plugin.emulator.layout import EVENTS, SCALARS, Decoded, KernelLayout, Kind, MemoryLayout
 from fusilli_plugin.emulator.library import core
 
 __all__ = ["HazardError", "Machine", "Memory"]
@@ -23,7 +24,10 @@ Array = np.ndarray[Any, Any]
 _GUARD: Final = 4096
 _WAVE: Final = 64
 _LIMIT: Final = 100_000_000  # instructions of a wave
-_RIGHT, _HAZARD = 0, 1
+_SLICE: Final = 1 << 20  # instructions, until Python sees signals: a tenth of a second
+_LARGEST_GRID: Final = (1 << 31) - 1
+_LDS: Final = {"gfx950": 160 << 10}  # bytes of a workgroup; of the others 64 KiB
+_RIGHT, _HAZARD, _, _STOPPED = range(4)
 # Where private memory lies, and the bits by which the core knows its descriptor.
 _PRIVATE: Final = (0, 0x7E57 | 1 << 31, 0xFFFFFFFF, 0x00EA0000)
 _PACKED_ITEMS: Final = ("gfx90a", "gfx940", "gfx941", "gfx942", "gfx950")
@@ -107,10 +111,11 @@ class Machine:
             constants: further arguments, 32 bits each.
 
         Raises:
-            UnmodelledError: an instruction that has no model.
+            UnmodelledError: an instruction that has no model; sizes that a chip refuses.
             HazardError: the code depends on luck.
             BuildError: the core is not there and cannot be built.
         """
+        self._check_sizes(kernel, grid)
         # Kernels load whole lines of 64 bytes, in which the segment of arguments is allocated.
         arguments = self.memory.allocate(max(-(-kernel.directives["kernarg_size"] // 64) * 64, 64))
         self._write_arguments(kernel, arguments, pointers, constants)
@@ -132,10 +137,22 @@ class Machine:
             bytes=self.memory.bytes.ctypes.data, owned=self.memory.owned.ctypes.data, base=Memory.BASE,
             size=len(self.memory.bytes), offsets_wrap=self.memory.offsets_wrap,
         )  # fmt: skip
-        status = core().run(ctypes.byref(layout), ctypes.byref(memory))
+        status = _run(layout, memory)
         self._count(kernel, counts, events)
         if status != _RIGHT:
             self._raise(kernel, status, message.value.decode("utf-8", "replace"))
+
+    def _check_sizes(self, kernel: Kernel, grid: Sequence[int]) -> None:
+        """What a chip has room for, and what a launch may ask for."""
+        lds, most = kernel.directives["group_segment_fixed_size"], _LDS.get(self.chip, 64 << 10)
+        if lds > most:
+            raise UnmodelledError(f"kernel {kernel.name}: {lds} bytes of LDS, {self.chip} has {most} for a workgroup")
+        items = math.prod(kernel.workgroup)
+        if items > 1024:
+            raise UnmodelledError(f"kernel {kernel.name}: a workgroup of {items} work items")
+        sizes = zip(grid, kernel.workgroup, strict=True)
+        if not all(1 <= groups <= _LARGEST_GRID and groups * size < 1 << 32 for groups, size in sizes):
+            raise UnmodelledError(f"kernel {kernel.name}: a grid of {tuple(grid)} workgroups of {kernel.workgroup}")
 
     def _count(self, kernel: Kernel, counts: ctypes.Array[Any], events: ctypes.Array[Any]) -> None:
         for instruction, count in zip(kernel.code, counts, strict=True):
@@ -158,6 +175,8 @@ class Machine:
         if known is None:
             places = {name: self._constant(data) for name, data in kernel.constants.items()}
             each = [decode(instruction, kernel.labels, core(), self.chip, places) for instruction in kernel.code]
+            for instruction, decoded in zip(kernel.code, each, strict=True):
+                _check_registers(kernel, instruction.text, decoded)
             known = self._code[id(kernel)] = kernel, (Decoded * len(each))(*each)
         return known[1]
 
@@ -196,7 +215,10 @@ class Machine:
             values.append(told["private_segment_fixed_size"])
         loaded = told.get("user_sgpr_kernarg_preload_length", 0)
         if loaded:
-            start = arguments + 4 * told["user_sgpr_kernarg_preload_offset"]
+            first = told.get("user_sgpr_kernarg_preload_offset", 0)
+            if 4 * (first + loaded) > told["kernarg_size"]:
+                raise UnmodelledError(f"{loaded} words loaded from word {first} on of {told['kernarg_size']} bytes")
+            start = arguments + 4 * first
             values += np.frombuffer(self.memory.view(start, 4 * loaded).tobytes(), np.uint32).tolist()
         if len(values) > told["user_sgpr_count"]:
             raise UnmodelledError(f"{len(values)} user registers, {told['user_sgpr_count']} are declared")
@@ -217,6 +239,38 @@ class Machine:
         packet = struct.pack("<HHHHHHIII", 0, 3, *kernel.workgroup, 0, *items)
         self.memory.view(address, len(packet))[:] = np.frombuffer(packet, np.uint8)
         return address
+
+
+def _run(layout: KernelLayout, memory: MemoryLayout) -> int:
+    """Runs a kernel a slice at a time, so that a signal ends it."""
+    run = core().begin(ctypes.byref(layout), ctypes.byref(memory))
+    if not run:
+        raise UnmodelledError(f"no memory for {tuple(layout.group)} work items")
+    try:
+        while (status := core().go_on(run, _SLICE)) == _STOPPED:
+            pass
+        return status
+    finally:
+        core().end(run)
+
+
+def _check_registers(kernel: Kernel, text: str, decoded: Decoded) -> None:
+    """Registers must be among those that the kernel asks for: others belong to other waves."""
+    told = kernel.directives
+    most = told.get("next_free_vgpr")
+    if most is None:
+        return
+    vectors = told.get("accum_offset", most)
+    accumulators = -(-most // 8) * 8 - vectors  # they are allocated by eights
+    for each in (*decoded.result[: decoded.results], *decoded.source[: decoded.sources]):
+        if each.kind != Kind.VECTOR:
+            continue
+        kind, first = divmod(each.index, 256)
+        if first + each.words > (accumulators if kind else vectors):
+            raise HazardError(
+                f"kernel {kernel.name} uses registers up to {'va'[kind]}{first + each.words - 1}, "
+                f"{accumulators if kind else vectors} of this kind are its own: {text}"
+            )
 
 
 def _words(address: int) -> list[int]:

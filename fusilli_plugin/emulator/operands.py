@@ -9,7 +9,17 @@ from typing import Final, NamedTuple
 from fusilli_plugin.emulator.assembly import UnmodelledError
 from fusilli_plugin.emulator.layout import Flag, Kind, Operand
 
-__all__ = ["Register", "constant", "nothing", "operand", "register", "scalar_operand", "within"]
+__all__ = [
+    "Register",
+    "constant",
+    "nothing",
+    "operand",
+    "register",
+    "scalar_operand",
+    "scalar_registers",
+    "vector_registers",
+    "within",
+]
 
 _VCC: Final = 106
 _M0: Final = 124
@@ -141,6 +151,40 @@ def operand(text: str, kind: str, *, words: int | None = None, selection: str = 
     if place.count != count and not (place.kind == Kind.EXEC and count == 1):
         raise UnmodelledError(f"operand {text!r}, {count} registers expected")
     return Operand(kind=place.kind, words=count, select=select, flags=flags, index=place.first)
+
+
+def vector_registers(text: str, words: int | None = None) -> Operand:
+    """An operand that must be vector registers, as results must.
+
+    Args:
+        text: as the assembly has it.
+        words: how many; by default any number.
+
+    Raises:
+        UnmodelledError: it is something else.
+    """
+    place = register(text)
+    if place is None or place.kind != Kind.VECTOR or (words and place.count != words):
+        raise UnmodelledError(f"{text!r} where {words or 'some'} vector registers are expected")
+    return Operand(kind=Kind.VECTOR, words=place.count, select=_WHOLE, index=place.first)
+
+
+def scalar_registers(text: str, words: int, *, masks: bool = True) -> Operand:
+    """An operand that must be scalar registers, as results must.
+
+    Args:
+        text: as the assembly has it.
+        words: how many.
+        masks: whether the mask of lanes is one as well.
+
+    Raises:
+        UnmodelledError: it is something else.
+    """
+    place = register(text)
+    kinds = (Kind.SCALAR, Kind.EXEC, Kind.EXEC_HIGH) if masks else (Kind.SCALAR,)
+    if place is None or place.kind not in kinds or place.count != words:
+        raise UnmodelledError(f"{text!r} where {words} scalar registers are expected")
+    return Operand(kind=place.kind, words=words, select=_WHOLE, index=place.first)
 
 
 def scalar_operand(text: str, words: int) -> Operand:

@@ -13,10 +13,11 @@ import numpy as np
 from fusilli_plugin.emulator.assembly import Kernel, UnmodelledError, parse
 from fusilli_plugin.emulator.machine import HazardError, Machine, Memory
 from graph_api import DataType, Graph, TensorAttr
-from graph_api.errors import NotSupportedError
+from graph_api.errors import ExecutionError, NotSupportedError
 from iree_bridge import Options, Target
 from iree_bridge.compiler import compile_assembly
 from iree_bridge.direct import Copy, Fill, Launch, Place, Recording, UnrecordableError, record
+from iree_bridge.runtime.arguments import Argument
 from iree_bridge.runtime.program import load_module, workspace_size
 
 __all__ = ["CHIPS", "Assembled", "assemble", "check_chip", "emulate", "run_code"]
@@ -76,15 +77,20 @@ def emulate(
 
     Args:
         graph: the graph.
-        pack: its inputs; nothing is written to them.
+        pack: its inputs, in host memory, as for a device; nothing is written to them.
         code: what ``assemble`` made of the graph.
         machine: where it runs; by default a new one with the memory that it takes.
 
     Raises:
+        ExecutionError: an input is missing, or of other dims, strides or type than its tensor.
         UnmodelledError: an instruction, or a command of the host program, that has no model.
         HazardError: the code depends on luck, writes where it must not, or writes to an input.
     """
     arguments = graph.arguments()
+    for tensor in arguments.inputs:
+        if tensor not in pack:
+            raise ExecutionError(f"no array for input '{tensor.name}'; graph.random_inputs(seed=0) makes one for each")
+        Argument(tensor, is_output=False).check(pack[tensor], ("cpu", 0), may_copy=True)
     results = {tensor: tensor.empty() for tensor in arguments.outputs}
     for array in results.values():
         array[...] = array.dtype.type(77)

@@ -9,7 +9,7 @@ from fusilli_plugin.emulator.assembly import Instruction, UnmodelledError
 from fusilli_plugin.emulator.layout import Decoded, Flag, Kind, Operand
 from fusilli_plugin.emulator.library import Core
 from fusilli_plugin.emulator.moves import swizzled_lanes
-from fusilli_plugin.emulator.operands import nothing, register, scalar_operand, within
+from fusilli_plugin.emulator.operands import nothing, scalar_operand, scalar_registers, vector_registers, within
 
 __all__ = ["decode_transfer"]
 
@@ -70,24 +70,12 @@ def _check(instruction: Instruction, *known: str) -> None:
         raise UnmodelledError(f"modifiers {sorted(unknown)}")
 
 
-def _vector(text: str, words: int | None = None) -> Operand:
-    place = register(text)
-    if place is None or place.kind != Kind.VECTOR or (words and place.count != words):
-        raise UnmodelledError(f"{text!r} where {words or 'some'} vector registers are expected")
-    return Operand(kind=Kind.VECTOR, words=place.count, select=6, index=place.first)
-
-
 def _address(text: str, words: int) -> Operand:
-    return nothing() if text == "off" else _vector(text, words)
+    return nothing() if text == "off" else vector_registers(text, words)
 
 
-def _scalars(text: str, words: int) -> Operand:
-    if text == "off":
-        return nothing()
-    place = register(text)
-    if place is None or place.kind != Kind.SCALAR or place.count != words:
-        raise UnmodelledError(f"{text!r} where {words} scalar registers are expected")
-    return Operand(kind=Kind.SCALAR, words=words, select=6, index=place.first)
+def _base(text: str, words: int) -> Operand:
+    return nothing() if text == "off" else scalar_registers(text, words, masks=False)
 
 
 def _offset(instruction: Instruction) -> int:
@@ -125,17 +113,17 @@ def _far(match: re.Match[str], instruction: Instruction, decoded: Decoded, core:
         raise UnmodelledError("a load of this name")
     address, base = texts[0], texts[1]
     if space == "buffer":
-        sources = [_address(address, 1), _scalars(base, 4), scalar_operand(texts[2], 1)]
+        sources = [_address(address, 1), scalar_registers(base, 4, masks=False), scalar_operand(texts[2], 1)]
     elif space == "scratch":
-        sources = [_address(address, 1), _scalars(base, 1), nothing()]
+        sources = [_address(address, 1), _base(base, 1), nothing()]
     else:
-        sources = [_address(address, 2 if base == "off" else 1), _scalars(base, 2), nothing()]
+        sources = [_address(address, 2 if base == "off" else 1), _base(base, 2), nothing()]
     if len(texts) != (3 if space == "buffer" else 2):
         raise UnmodelledError("operands")
     if data is not None and load:
-        decoded.results, decoded.result[0] = 1, _vector(data, words)
+        decoded.results, decoded.result[0] = 1, vector_registers(data, words)
     elif data is not None:
-        sources.append(_vector(data, words))
+        sources.append(vector_registers(data, words))
     if to_lds:
         sources.append(nothing())
         sources.append(Operand(kind=Kind.SCALAR, words=1, select=6, index=124))
@@ -164,10 +152,10 @@ def _local(match: re.Match[str], instruction: Instruction, decoded: Decoded, cor
     words = max(1, size // 4)
     texts = list(instruction.operands)
     if read:
-        decoded.results, decoded.result[0] = 1, _vector(texts[0], words * (2 if two else 1))
-        _put(decoded, [_vector(texts[1], 1)])
+        decoded.results, decoded.result[0] = 1, vector_registers(texts[0], words * (2 if two else 1))
+        _put(decoded, [vector_registers(texts[1], 1)])
     else:
-        _put(decoded, [_vector(texts[0], 1), *(_vector(text, words) for text in texts[1:])])
+        _put(decoded, [vector_registers(texts[0], 1), *(vector_registers(text, words) for text in texts[1:])])
     if len(texts) != (2 if read or not two else 3):
         raise UnmodelledError("operands")
 
@@ -176,24 +164,27 @@ def _transposed(bits: int, instruction: Instruction, decoded: Decoded, core: Cor
     _check(instruction, "offset")
     decoded.handler = core.handlers["local_transposed"]
     decoded.numbers[:2] = [bits, _offset(instruction)]
-    decoded.results, decoded.result[0] = 1, _vector(instruction.operands[0], 2)
-    _put(decoded, [_vector(instruction.operands[1], 1)])
+    result, address = instruction.operands
+    decoded.results, decoded.result[0] = 1, vector_registers(result, 2)
+    _put(decoded, [vector_registers(address, 1)])
 
 
 def _permute(instruction: Instruction, decoded: Decoded, core: Core) -> None:
     _check(instruction, "offset")
     decoded.handler = core.handlers["permute"]
     decoded.numbers[:2] = [int(instruction.opcode == "ds_permute_b32"), _offset(instruction)]
-    decoded.results, decoded.result[0] = 1, _vector(instruction.operands[0], 1)
-    _put(decoded, [_vector(text, 1) for text in instruction.operands[1:]])
+    result, lanes, data = instruction.operands
+    decoded.results, decoded.result[0] = 1, vector_registers(result, 1)
+    _put(decoded, [vector_registers(lanes, 1), vector_registers(data, 1)])
 
 
 def _swizzle(instruction: Instruction, decoded: Decoded, core: Core) -> None:
     _check(instruction, "offset")
     decoded.handler = core.handlers["swizzle"]
     decoded.lanes[:] = swizzled_lanes(instruction.modifiers["offset"])
-    decoded.results, decoded.result[0] = 1, _vector(instruction.operands[0], 1)
-    _put(decoded, [_vector(instruction.operands[1], 1)])
+    result, data = instruction.operands
+    decoded.results, decoded.result[0] = 1, vector_registers(result, 1)
+    _put(decoded, [vector_registers(data, 1)])
 
 
 def _local_atomic(match: re.Match[str], instruction: Instruction, decoded: Decoded, core: Core) -> None:
@@ -205,8 +196,10 @@ def _local_atomic(match: re.Match[str], instruction: Instruction, decoded: Decod
     decoded.numbers[:3] = [size, _offset(instruction), operation]
     if returns:
         decoded.flags |= Flag.RETURNS
-        decoded.results, decoded.result[0] = 1, _vector(texts.pop(0), size // 4)
-    _put(decoded, [_vector(texts[0], 1), *(_vector(text, size // 4) for text in texts[1:])])
+        decoded.results, decoded.result[0] = 1, vector_registers(texts.pop(0), size // 4)
+    if len(texts) != (3 if operation == _OPERATIONS["cmpswap"] else 2):
+        raise UnmodelledError("operands")
+    _put(decoded, [vector_registers(texts[0], 1), *(vector_registers(text, size // 4) for text in texts[1:])])
 
 
 def _far_atomic(match: re.Match[str], instruction: Instruction, decoded: Decoded, core: Core) -> None:
@@ -220,16 +213,17 @@ def _far_atomic(match: re.Match[str], instruction: Instruction, decoded: Decoded
     words = size // 4 * (2 if operation == "cmpswap" else 1)
     if space == "buffer":
         data, address, base, extra = texts
-        _put(decoded, [_address(address, 1), _scalars(base, 4), scalar_operand(extra, 1), _vector(data, words)])
+        sources = [_address(address, 1), scalar_registers(base, 4, masks=False), scalar_operand(extra, 1)]
+        _put(decoded, [*sources, vector_registers(data, words)])
         result = data
     else:
         result = texts.pop(0) if returns else ""
         address, data, base = texts if space == "global" else (*texts, "off")
         wide_address = 2 if base == "off" else 1
-        _put(decoded, [_address(address, wide_address), _scalars(base, 2), nothing(), _vector(data, words)])
+        _put(decoded, [_address(address, wide_address), _base(base, 2), nothing(), vector_registers(data, words)])
     if returns:
         decoded.flags |= Flag.RETURNS
-        returned = _vector(result)
+        returned = vector_registers(result)
         if returned.words not in (size // 4, words):
             raise UnmodelledError(f"result {result}")
         decoded.results = 1

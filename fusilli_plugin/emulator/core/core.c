@@ -2,6 +2,8 @@
 //
 // No time, no caches, no order between workgroups. Memory operations take effect at once, but what they load counts as
 // missing until the code has waited for it; loads into LDS take effect when they have been waited for.
+//
+// A run stops again and again for its caller, who may end it: code that does not end is nothing to wait for.
 
 #include "core.h"
 
@@ -32,7 +34,7 @@ enum { LDS_BLOCK = 256 };  // divides what the chips allocate in: 512 bytes, gfx
 
 typedef struct {
   uint8_t *bytes;
-  uint32_t *writer, *reader;  // epoch << 8 | wave + 1; reader 255: several waves
+  uint32_t *writer, *reader;  // epoch << 8 | wave + 1; writer + 128: by atomics only; 255: several waves
   uint32_t size, room, epoch;  // bytes asked for, and allocated
 } local_memory;
 
@@ -60,6 +62,7 @@ typedef struct {
   const instruction *at;
   wave *w;
   uint32_t place[3];
+  int64_t left;  // what may be executed until the run stops for its caller
 } context;
 
 static int fail(context *c, int status, const char *format, ...) {
@@ -320,23 +323,18 @@ static void put_words(wave *w, uint32_t index, const uint32_t *values, uint64_t 
   for (int l = 0; l < LANES; l++) to[l] = mask >> l & 1 ? values[l] : to[l];
 }
 
-static inline float scaled(float x, int omod) { return omod == 1 ? x * 2 : omod == 2 ? x * 4 : omod == 3 ? x / 2 : x; }
 static inline float clamped(float x) { return !(x > 0) ? 0.0f : x > 1 ? 1.0f : x; }
 
 static void put(wave *w, const instruction *n, char kind, lanes64 *d, uint64_t mask) {
   uint32_t index = n->result[0].index;
   if (w->index_on & 8) index = (index + w->index) & (VECTORS - 1);
-  if (kind == 'f' && (n->omod || n->flags & CLAMP || w->flush)) {
+  if (kind == 'f' && (n->flags & CLAMP || w->flush)) {
     for (int l = 0; l < LANES; l++) {
-      float x = scaled(d->f[l], n->omod);
-      if (n->flags & CLAMP) x = clamped(x);
+      float x = n->flags & CLAMP ? clamped(d->f[l]) : d->f[l];
       d->f[l] = w->flush ? float_of(flushed(bits_of(x))) : x;
     }
-  } else if (kind == 'F' && (n->omod || n->flags & CLAMP)) {
-    for (int l = 0; l < LANES; l++) {
-      double x = d->F[l] * (n->omod == 1 ? 2 : n->omod == 2 ? 4 : n->omod == 3 ? 0.5 : 1);
-      d->F[l] = n->flags & CLAMP ? (!(x > 0) ? 0.0 : x > 1 ? 1.0 : x) : x;
-    }
+  } else if (kind == 'F' && n->flags & CLAMP) {
+    for (int l = 0; l < LANES; l++) d->F[l] = !(d->F[l] > 0) ? 0.0 : d->F[l] > 1 ? 1.0 : d->F[l];
   }
   if (kind == 'U' || kind == 'I' || kind == 'F') {
     uint32_t words[2][LANES];
@@ -346,12 +344,8 @@ static void put(wave *w, const instruction *n, char kind, lanes64 *d, uint64_t m
     return;
   }
   int narrow = kind == 'h' || kind == 'w' || kind == 's';
-  if (kind == 'h') {
-    for (int l = 0; l < LANES; l++) {
-      float x = scaled(d->f[l], n->omod);
-      d->u[l] = float_to_half(n->flags & CLAMP ? clamped(x) : x);
-    }
-  }
+  if (kind == 'h')
+    for (int l = 0; l < LANES; l++) d->u[l] = float_to_half(n->flags & CLAMP ? clamped(d->f[l]) : d->f[l]);
   const uint32_t *old = w->v[index];
   if (n->result_select != 6) {  // SDWA: a byte or a half of the destination
     int bits = n->result_select < 4 ? 8 : 16;
@@ -592,7 +586,7 @@ static const char *const handler_names[] = {
 int emulator_handlers(void) { return COUNT(handler_names); }
 const char *emulator_handler(int n) { return handler_names[n]; }
 
-enum { GO_ON = 16, AT_BARRIER, AT_END };
+enum { AT_BARRIER = 16, AT_END };
 
 // Whether what was loaded into a register has not come; loads of one kind (`ordered`) come in order.
 static int pending(const wave *w, const operand *o, int far_ordered, int near_ordered) {
@@ -646,6 +640,29 @@ static int wait_for_room(context *c, int handler) {
   }
 }
 
+// A register that an index adds to: the sum must be a register of the same kind, and what was loaded must have come.
+static int check_indexed(context *c, const operand *given, int bit) {
+  wave *w = c->w;
+  if (given->kind != VECTOR || !(w->index_on >> bit & 1)) return RIGHT;
+  operand o = *given;
+  o.index += w->index;
+  HAZARD_IF(o.index / ACCUMULATORS != given->index / ACCUMULATORS || o.index % ACCUMULATORS + o.words > ACCUMULATORS,
+            "an index of %u from register %u on", w->index, given->index);
+  HAZARD_IF(pending(w, &o, 0, 0), "a register is used before what was loaded has come");
+  return RIGHT;
+}
+
+static int check_indices(context *c, const instruction *n) {
+  int status = RIGHT;
+  for (int i = 0; i < n->sources && i < 3 && !status; i++) status = check_indexed(c, &n->source[i], i);
+  return status || !n->results ? status : check_indexed(c, &n->result[0], 3);
+}
+
+// What an instruction takes, in units of plain ones.
+static int64_t cost(const instruction *n) {
+  return n->handler == H_MATRIX ? 1 + (int64_t)n->numbers[0] * n->numbers[0] * n->numbers[1] * n->numbers[2] / LANES : 1;
+}
+
 static int step(context *c) {
   wave *w = c->w;
   const instruction *n = c->at = &c->k->code[w->pc];
@@ -658,8 +675,15 @@ static int step(context *c) {
     int status = wait_for_room(c, n->handler);
     if (status) return status;
   }
+  if (w->index_on) {
+    int status = check_indices(c, n);
+    if (status) return status;
+  }
   c->k->counts[w->pc]++;
-  HAZARD_IF(++w->executed > c->k->limit, "no end after %lld instructions", (long long)c->k->limit);
+  int64_t taken = cost(n);
+  c->left -= taken;
+  w->executed += taken;
+  HAZARD_IF(w->executed > c->k->limit, "no end after %lld instructions", (long long)c->k->limit);
   w->pc++;
   switch (n->handler) {
     case H_VECTOR: vector_arithmetic(w, n); break;
@@ -770,57 +794,107 @@ static void start(context *c, wave *w, int number, const uint32_t place[3]) {
   if (k->private_size) memset(private_bytes, 0xff, (size_t)k->private_size * LANES);
 }
 
-static int run_group(context *c, wave **waves, int count) {
-  c->lds.epoch++;
+typedef struct {
+  context c;
+  wave *waves[MAX_WAVES];
+  int count;
+  int inside;                 // a workgroup is under way:
+  int turn, waiting, ended;   // whose turn it is, how many waves reached their barrier or end
+} run;
+
+enum { START = 256 };  // what the start of a wave takes
+
+static void next_epoch(context *c) {
+  local_memory *lds = &c->lds;
+  if (++lds->epoch >> 24 == 0) return;  // the epochs of bytes have 24 bits
+  memset(lds->writer, 0, (size_t)lds->room * 4), memset(lds->reader, 0, (size_t)lds->room * 4);
+  lds->epoch = 1;
+}
+
+static void start_group(run *r) {
+  context *c = &r->c;
+  next_epoch(c);
   memset(c->lds.bytes, 0xff, c->lds.room);
-  for (int i = 0; i < count; i++) start(c, waves[i], i, c->place);
+  for (int i = 0; i < r->count; i++) start(c, r->waves[i], i, c->place);
+  c->left -= (int64_t)r->count * START;
+  r->inside = 1;
+  r->turn = r->waiting = r->ended = 0;
+}
+
+// Up to the wave's next barrier or end, or to where the run stops for its caller.
+static int run_wave(context *c) {
+  int status = RIGHT;
+  while (status == RIGHT) {
+    if (c->left <= 0) return STOPPED;
+    HAZARD_IF(c->w->pc < 0 || c->w->pc >= c->k->count, "the code ends without s_endpgm");
+    status = step(c);
+  }
+  return status;
+}
+
+static int run_group(run *r) {
+  context *c = &r->c;
+  if (!r->inside) start_group(r);
   for (;;) {
-    int waiting = 0, ended = 0;
-    for (int i = 0; i < count; i++) {
-      c->w = waves[i];
-      int status = RIGHT;
-      while (status == RIGHT) {
-        HAZARD_IF(c->w->pc < 0 || c->w->pc >= c->k->count, "the code ends without s_endpgm");
-        status = step(c);
-      }
-      if (status == AT_BARRIER) waiting++;
-      else if (status == AT_END) ended++;
+    for (; r->turn < r->count; r->turn++) {
+      c->w = r->waves[r->turn];
+      int status = run_wave(c);
+      if (status == AT_BARRIER) r->waiting++;
+      else if (status == AT_END) r->ended++;
       else return status;
     }
-    HAZARD_IF(waiting && ended, "some waves of a workgroup end (%d) while others wait (%d)", ended, waiting);
-    if (!waiting) return RIGHT;
-    c->lds.epoch++;
+    HAZARD_IF(r->waiting && r->ended, "some waves of a workgroup end (%d) while others wait (%d)", r->ended, r->waiting);
+    r->inside = r->waiting != 0;
+    if (!r->inside) return RIGHT;
+    next_epoch(c);
+    r->turn = r->waiting = r->ended = 0;
   }
 }
 
-int emulator_run(const kernel *k, memory *m) {
-  context context = {.k = k, .m = m}, *c = &context;
+void emulator_end(run *r) {
+  if (!r) return;
+  for (int i = 0; i < r->count; i++)
+    if (r->waves[i]) free(r->waves[i]->deferred), free(r->waves[i]->private_bytes), free(r->waves[i]);
+  free(r->c.lds.bytes), free(r->c.lds.writer), free(r->c.lds.reader), free(r);
+}
+
+static wave *new_wave(const kernel *k) {
+  wave *w = calloc(1, sizeof *w);
+  if (!w) return 0;
+  w->deferred = calloc(MAX_DEFERRED, sizeof(lds_write));
+  w->private_bytes = calloc((size_t)(k->private_size ? k->private_size : 1), LANES);
+  if (w->deferred && w->private_bytes) return w;
+  free(w->deferred), free(w->private_bytes), free(w);
+  return 0;
+}
+
+// A run of a kernel, at its start; null if there is no memory for it. Kernel and memory must outlive it.
+run *emulator_begin(const kernel *k, memory *m) {
   uint32_t items = k->group[0] * k->group[1] * k->group[2];
-  int count = (int)((items + LANES - 1) / LANES), status = RIGHT;
-  UNMODELLED_IF(count < 1 || count > MAX_WAVES, "a workgroup of %u work items", items);
-  wave *waves[MAX_WAVES] = {0};
-  size_t room = (k->lds_size + LDS_BLOCK - 1) / LDS_BLOCK * LDS_BLOCK, lds = room ? room : 1;
-  c->lds = (local_memory){calloc(lds, 1), calloc(lds, 4), calloc(lds, 4), k->lds_size, (uint32_t)room, 0};
-  int whole = c->lds.bytes && c->lds.writer && c->lds.reader;
-  for (int i = 0; i < count && whole; i++) {
-    waves[i] = calloc(1, sizeof *waves[i]);
-    if (waves[i]) waves[i]->deferred = calloc(MAX_DEFERRED, sizeof(lds_write));
-    if (waves[i]) waves[i]->private_bytes = calloc((size_t)(k->private_size ? k->private_size : 1), LANES);
-    whole = waves[i] && waves[i]->deferred && waves[i]->private_bytes;
+  size_t room = ((size_t)k->lds_size + LDS_BLOCK - 1) / LDS_BLOCK * LDS_BLOCK, lds = room ? room : 1;
+  run *r = calloc(1, sizeof *r);
+  if (!r) return 0;
+  r->c = (context){.k = k, .m = m};
+  r->c.lds = (local_memory){calloc(lds, 1), calloc(lds, 4), calloc(lds, 4), k->lds_size, (uint32_t)room, 0};
+  r->count = (int)((items + LANES - 1) / LANES);
+  int whole = r->count <= MAX_WAVES && r->c.lds.bytes && r->c.lds.writer && r->c.lds.reader;
+  if (!whole) r->count = 0;
+  for (int i = 0; i < r->count && whole; i++) whole = (r->waves[i] = new_wave(k)) != 0;
+  if (whole) return r;
+  emulator_end(r);
+  return 0;
+}
+
+// Runs until the end, a fault, or until about as many instructions as the caller allows have been executed: STOPPED.
+int emulator_go_on(run *r, int64_t instructions) {
+  const uint32_t *grid = r->c.k->grid;
+  uint32_t *place = r->c.place;
+  r->c.left = instructions;
+  while (place[2] < grid[2]) {
+    if (r->c.left <= 0) return STOPPED;
+    int status = run_group(r);
+    if (status) return status;
+    for (int axis = 0; axis < 3 && ++place[axis] == grid[axis] && axis < 2; axis++) place[axis] = 0;
   }
-  if (!whole) status = fail(c, UNMODELLED, "no memory for %d waves", count);
-  for (uint32_t z = 0; z < k->grid[2] && !status; z++)
-    for (uint32_t y = 0; y < k->grid[1] && !status; y++)
-      for (uint32_t x = 0; x < k->grid[0] && !status; x++) {
-        c->place[0] = x, c->place[1] = y, c->place[2] = z;
-        if (c->lds.epoch > 0xfffff0) {  // the epochs of bytes have 24 bits
-          memset(c->lds.writer, 0, lds * 4), memset(c->lds.reader, 0, lds * 4);
-          c->lds.epoch = 0;
-        }
-        status = run_group(c, waves, count);
-      }
-  for (int i = 0; i < count; i++)
-    if (waves[i]) free(waves[i]->deferred), free(waves[i]->private_bytes), free(waves[i]);
-  free(c->lds.bytes), free(c->lds.writer), free(c->lds.reader);
-  return status;
+  return RIGHT;
 }

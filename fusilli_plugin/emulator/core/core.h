@@ -25,7 +25,7 @@ typedef struct {
   int32_t handler, function;
   int32_t numbers[6];  // meaning by handler
   uint32_t flags;
-  uint8_t result_select, result_unused, op_sel, op_sel_hi, neg_lo, neg_hi, omod, sources;
+  uint8_t result_select, result_unused, op_sel, op_sel_hi, neg_lo, neg_hi, sources;
   uint8_t rows, banks, moved, results;
   char signature[8];
   operand result[2];
@@ -47,7 +47,7 @@ typedef struct {
   uint32_t scalars[SCALARS];  // at the start; those of a workgroup are filled in at these places, -1: not wanted
   int32_t workgroup_at[3], wave_offset_at;
   int32_t packed_items, item_axes, flush_f32;
-  int64_t limit;     // instructions of a wave
+  int64_t limit;     // instructions of a wave; a matrix instruction counts for its products / 64
   uint64_t *counts;  // of each instruction
   uint64_t *events;  // see below
   char *message;
@@ -56,4 +56,4 @@ typedef struct {
 
 // What is counted; and, counted from one, the first instruction that read outside.
 enum { READ_OUTSIDE, WRAPPED, ACROSS_END, BEYOND_END, PRIVATE_OUTSIDE, FIRST_OUTSIDE, EVENTS };
-enum { RIGHT, HAZARD, UNMODELLED };
+enum { RIGHT, HAZARD, UNMODELLED, STOPPED };

@@ -75,8 +75,9 @@ static int note_read(context *c, uint32_t address, uint32_t size) {
   uint32_t mine = lds->epoch << 8 | owner(c->w), now = lds->epoch;
   for (uint32_t i = address; i < address + size; i++) {
     uint32_t writer = lds->writer[i], reader = lds->reader[i];
-    HAZARD_IF(writer >> 8 == now && writer != mine, "LDS at %u is read that wave %d wrote since the last barrier", i,
-              (int)(writer & 255) - 1);
+    HAZARD_IF(writer >> 8 == now && (writer & 255) == 255, "LDS at %u is read that several waves changed since the last barrier", i);
+    HAZARD_IF(writer >> 8 == now && (writer & 127) != owner(c->w), "LDS at %u is read that wave %d wrote since the last barrier", i,
+              (int)(writer & 127) - 1);
     lds->reader[i] = reader >> 8 != now || reader == mine ? mine : now << 8 | 255;
   }
   return RIGHT;
@@ -88,9 +89,25 @@ static int note_write(context *c, uint32_t address, uint32_t size) {
   uint32_t mine = lds->epoch << 8 | owner(c->w), now = lds->epoch;
   for (uint32_t i = address; i < address + size; i++) {
     uint32_t writer = lds->writer[i], reader = lds->reader[i];
-    HAZARD_IF((writer >> 8 == now && writer != mine) || (reader >> 8 == now && reader != mine),
+    HAZARD_IF((writer >> 8 == now && (writer & 127) != owner(c->w)) || (reader >> 8 == now && reader != mine),
               "LDS at %u is written that another wave touched since the last barrier", i);
     lds->writer[i] = mine;
+  }
+  return RIGHT;
+}
+
+// Atomics of several waves may meet; other accesses of another wave may not.
+static int note_atomic(context *c, uint32_t address, uint32_t size) {
+  local_memory *lds = &c->lds;
+  HAZARD_IF((uint64_t)address + size > lds->size || address % size, "LDS address %u of %u bytes", address, lds->size);
+  uint32_t now = lds->epoch, mine = now << 8 | owner(c->w);
+  for (uint32_t i = address; i < address + size; i++) {
+    uint32_t writer = lds->writer[i] >> 8 == now ? lds->writer[i] & 255 : 0, reader = lds->reader[i];
+    int own = !writer || (writer & 127) == owner(c->w);
+    HAZARD_IF((!own && writer < 128) || (reader >> 8 == now && reader != mine),
+              "LDS at %u is changed that another wave touched since the last barrier", i);
+    if (!own) lds->writer[i] = now << 8 | 255;
+    else if (!writer) lds->writer[i] = now << 8 | 128 | owner(c->w);  // else it is as it was: what is written once stays so
   }
   return RIGHT;
 }
@@ -220,6 +237,13 @@ typedef struct {
 
 static uint64_t pair(const wave *w, const operand *o) { return w->s[o->index] | (uint64_t)w->s[o->index + 1] << 32; }
 
+// A descriptor without stride, swizzle, lane numbers or another type. A format of 0 is no buffer.
+static int check_plain(context *c, const uint32_t *d) {
+  UNMODELLED_IF(d[1] >> 16, "a buffer with a stride or swizzle: %#x %#x", d[1], d[3]);
+  UNMODELLED_IF(!(d[3] >> 12 & 7) || !(d[3] >> 15 & 15) || d[3] >> 23 & 1 || d[3] >> 30, "a buffer whose last word is %#x", d[3]);
+  return RIGHT;
+}
+
 // Each word of a raw buffer counts for itself: outside it reads 0 and is not written.
 static int buffer_access(context *c, const instruction *n, const uint32_t *moving, int l, uint32_t size, access *out) {
   wave *w = c->w;
@@ -292,7 +316,8 @@ static int transfer(context *c, const instruction *n, int kind) {
       start = (int64_t)d[0] + (int64_t)(uint32_t)scalar_value(w, &n->source[2]);
       moves = moves && n->flags & OFFSET_ENABLED;
     } else {
-      UNMODELLED_IF(d[1] >> 16 & 0x7fff || d[1] & SWIZZLED, "a buffer with a stride or swizzle: %#x %#x", d[1], d[3]);
+      int status = check_plain(c, d);
+      if (status) return status;
     }
   }
   for (int l = 0; l < LANES; l++) {
@@ -345,7 +370,8 @@ static int load_scalar(context *c, const instruction *n) {
 static int load_scalar_buffer(context *c, const instruction *n) {
   wave *w = c->w;
   const uint32_t *d = &w->s[n->source[0].index];
-  UNMODELLED_IF(d[1] >> 16, "a scalar load from a buffer with a stride or swizzle");
+  int status = check_plain(c, d);
+  if (status) return status;
   uint64_t offset = ((uint32_t)scalar_value(w, &n->source[1]) + (uint64_t)(uint32_t)n->numbers[1]) & ~3ull;
   uint32_t words = (uint32_t)n->numbers[0], first = n->result[0].index;
   for (uint32_t i = 0; i < words; i++) {
@@ -408,7 +434,8 @@ static int local_atomic(context *c, const instruction *n) {
   for (int l = 0; l < LANES; l++) {
     if (!(w->exec >> l & 1)) continue;
     uint32_t at = address[l] + (uint32_t)n->numbers[1];
-    HAZARD_IF((uint64_t)at + size > c->lds.size || at % size, "LDS address %u of %u bytes", at, c->lds.size);
+    int status = note_atomic(c, at, size);
+    if (status) return status;
     uint64_t old = 0, compared = taken(w, &n->source[1], 0, l, size);
     uint64_t x = n->numbers[2] == A_CMPSWAP ? taken(w, &n->source[2], 0, l, size) : compared;
     memcpy(&old, c->lds.bytes + at, size);
@@ -428,7 +455,8 @@ static int far_atomic(context *c, const instruction *n, int is_buffer) {
   wave *w = c->w;
   uint32_t rooms[2][LANES], low[LANES] = {0}, high[LANES], size = (uint32_t)n->numbers[0];
   int wide = !is_buffer && n->source[1].kind == NOTHING;
-  UNMODELLED_IF(is_buffer && (w->s[n->source[1].index + 1] >> 16), "atomics of a buffer with a stride or swizzle");
+  int plain = is_buffer ? check_plain(c, &w->s[n->source[1].index]) : RIGHT;
+  if (plain) return plain;
   if (n->source[0].kind == VECTOR) memcpy(low, words_of(w, n, &n->source[0], 0, 0, rooms[0]), sizeof low);
   if (wide) memcpy(high, words_of(w, n, &n->source[0], 0, 1, rooms[1]), sizeof high);
   for (int l = 0; l < LANES; l++) {

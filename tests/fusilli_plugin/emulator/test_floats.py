@@ -68,7 +68,6 @@ FLOAT: dict[str, Callable[[Array, Array, Array], Array]] = {
     "v_subrev_f32_e32 {d}, {a}, {b}": lambda a, b, c: b - a,
     "v_mul_f32_e64 {d}, -{a}, |{b}|": lambda a, b, c: -a * np.abs(b),
     "v_add_f32_e64 {d}, {a}, {b} clamp": lambda a, b, c: np.nan_to_num(np.clip(a + b, 0, 1), nan=0.0) + np.float32(0),
-    "v_mul_f32_e64 {d}, {a}, 0.5 mul:4": lambda a, b, c: a * np.float32(0.5) * 4,
     "v_fma_f32 {d}, {a}, {b}, -{c}": lambda a, b, c: _fma(a, b, -c),
     "v_fmac_f32_e32 {d}, {a}, {b}": lambda a, b, c: _fma(a, b, c),
     "v_fmamk_f32 {d}, {a}, 0x40490fdb, {b}": lambda a, b, c: _fma(a, np.full_like(a, np.pi), b),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def _fresh() -> library.Core:
-    return library.core.__wrapped__()
+    return library._core.__wrapped__()
 
 
 def _copy(monkeypatch: pytest.MonkeyPatch, made: list[Path]) -> None:
@@ -117,3 +118,20 @@ def test_a_privileged_process_starts_no_compiler(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(library, "compile_core", lambda *_: pytest.fail("a compiler was started"))
     with pytest.raises(build.BuildError, match="more rights than whoever started it starts no compiler"):
         _fresh()
+
+
+def test_a_cache_that_cannot_be_written_is_an_error(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FUSILLI_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(library.os, "access", lambda *_: False)
+    with pytest.raises(build.BuildError, match="can be written"):
+        _fresh()
+
+
+def test_threads_build_it_once(place: Path) -> None:
+    library._core.cache_clear()
+    with ThreadPoolExecutor(4) as pool:
+        assert len({id(core) for core in pool.map(lambda _: library.core(), range(4))}) == 1
+    library._core.cache_clear()

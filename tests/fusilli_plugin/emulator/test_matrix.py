@@ -141,6 +141,12 @@ def test_accumulators_and_constants() -> None:
         "v_mfma_f32_16x16x16_f16 v[100:103], v[2:3], v[4:5], 0 cbsz:1",
         "v_mfma_f32_16x16x16_f16 v[100:103], v[2:3], v[4:5], 0 neg:[1,0,0]",
         "v_smfmac_f32_16x16x32_f16 v[100:103], v[2:3], v[4:7], v8 cbsz:1",
+        "v_smfmac_f32_16x16x32_f16 v[100:103], v[2:3], v[4:7], v8 abid:-1",
+        "v_smfmac_f32_16x16x32_f16 v[100:103], v[2:3], v[4:7], v8 abid:4",
+        "v_smfmac_f32_4x4x128_f16 v100, v[2:3], v[4:7], v8",
+        "v_mfma_f64_32x32x4_f64 v[100:131], v[2:5], v[6:9], 0",
+        "v_mfma_f32_4x4x16_f16 v100, v[2:3], v[4:5], 0",
+        "v_mfma_i32_16x16x16_f16 v[100:103], v[2:3], v[4:5], 0",
     ],
 )
 def test_other_forms_are_named(text: str) -> None:

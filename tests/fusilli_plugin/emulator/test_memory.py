@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 
@@ -387,3 +392,99 @@ def test_counters_of_waits_have_an_end(kind: str, number: int, comes: bool) -> N
         return
     launch(text, [LANE, out])
     assert np.array_equal(out, LANE)
+
+
+ATOMICS = (
+    PROLOGUE
+    + """
+v_mov_b32_e32 v5, 0
+{first}
+ds_add_u32 v5, v0
+s_waitcnt lgkmcnt(0)
+{second}
+ds_read_b32 v3, v5
+s_waitcnt lgkmcnt(0)
+global_store_dword v1, v3, s[4:5]
+"""
+)
+
+
+def test_atomics_of_waves_may_meet_but_nothing_else() -> None:
+    zero = "ds_write_b32 v5, v5\ns_waitcnt lgkmcnt(0)"
+    one_writes = "v_cmp_gt_u32_e32 vcc, 64, v0\ns_and_saveexec_b64 s[10:11], vcc\n{}\ns_mov_b64 exec, s[10:11]"
+    one_writes = one_writes.format(zero)
+    right = _two_waves(ATOMICS.format(first=f"{one_writes}\n{BARRIER}", second=BARRIER))
+    assert set(right.tolist()) == {sum(range(128))}
+    with pytest.raises(HazardError, match="is changed that another wave touched since the last barrier"):
+        _two_waves(ATOMICS.format(first=f"{one_writes}\n{BARRIER}", second=""))
+    last_reads = "v_cmp_lt_u32_e32 vcc, 63, v0\ns_and_saveexec_b64 s[10:11], vcc"
+    with pytest.raises(HazardError, match="is read that several waves changed since the last barrier"):
+        _two_waves(ATOMICS.format(first=f"{one_writes}\n{BARRIER}", second=last_reads))
+    with pytest.raises(HazardError, match="is changed that another wave touched since the last barrier"):
+        _two_waves(ATOMICS.format(first=one_writes, second=BARRIER))
+
+
+@pytest.mark.parametrize("last", ["0", "0x7000", "0x20000", "0x827000", "0x40027000"])
+def test_descriptors_of_another_type_or_format_are_named(last: str) -> None:
+    text = kernel_text(RANGE.format(size=256, base=0, offset=0, extra="0").replace("0x27000", last))
+    with pytest.raises(UnmodelledError, match="a buffer whose last word is"):
+        launch(text, [words(1), np.zeros((LANES, 2), np.uint32)])
+
+
+@pytest.mark.parametrize(("stride", "message"), [("0x40000", "stride"), ("0x80000000", "swizzle")])
+def test_descriptors_with_a_stride_are_named(stride: str, message: str) -> None:
+    text = RANGE.format(size=256, base=0, offset=0, extra="0")
+    text = text.replace("s_mov_b32 s10", f"s_or_b32 s9, s9, {stride}\ns_mov_b32 s10")
+    with pytest.raises(UnmodelledError, match=f"a buffer with a .*{message}"):
+        launch(kernel_text(text), [words(1), np.zeros((LANES, 2), np.uint32)])
+
+
+@pytest.mark.parametrize(
+    ("index", "register", "message"),
+    [(5, "v3", ""), (200, "v200", "an index of 200 from register 200"), (3, "v3", "before what was loaded has come")],
+)
+def test_indexed_registers_are_checked(index: int, register: str, message: str) -> None:
+    body = (
+        PROLOGUE + f"v_mov_b32_e32 v8, 1\nglobal_load_dword v6, v1, s[2:3]\ns_set_gpr_idx_on {index}, gpr_idx(SRC0)\n"
+    )
+    body += f"v_mov_b32_e32 v9, {register}\ns_set_gpr_idx_off"
+    if not message:
+        launch(kernel_text(body), [words(1), words(2)])
+        return
+    with pytest.raises(HazardError, match=message):
+        launch(kernel_text(body), [words(1), words(2)])
+
+
+def test_races_are_found_after_16_million_barriers() -> None:
+    """The epochs of LDS have 24 bits: past them they begin anew."""
+    body = "s_mov_b32 s10, 0x1000010\n.LOOP:\ns_barrier\ns_sub_u32 s10, s10, 1\ns_cmp_lg_u32 s10, 0\n"
+    body += "s_cbranch_scc1 .LOOP\nds_write_b32 v0, v0"
+    with pytest.raises(HazardError, match="another wave touched"):
+        launch(kernel_text("v_mov_b32_e32 v0, 0\n" + body, items=128, lds=256), [words(1), words(2)])
+
+
+ENDLESS = """
+import numpy as np
+from tests.support.gfx_kernels import kernel_text, launch
+print("ready", flush=True)
+launch(kernel_text({body!r}, buffers=1), [np.zeros(64, np.uint32)], groups={groups})
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "groups"),
+    [
+        (".LOOP:\nv_mfma_f32_32x32x8_f16 v[16:31], v[2:3], v[4:5], v[16:31]\ns_branch .LOOP", 1),
+        ("s_nop 0", (1 << 26) - 1),
+    ],
+)
+def test_a_signal_ends_a_kernel(body: str, groups: int) -> None:
+    text = ENDLESS.format(body=body, groups=groups)
+    command = [sys.executable, "-c", "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + text]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in errors

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from fusilli_plugin.checks.selftest import GRAPHS, SMALL
@@ -199,6 +202,36 @@ def test_a_declined_graph_and_a_failed_compile_are_told_apart(emulator: Emulator
     outcome = Emulator(Target.parse("gfx942"), bad).examine(_gelu())
     assert outcome.verdict is Verdict.FAILED
     assert "iree-no-such-flag" in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda pack, a: pack.pop(a), "no array for input 'a'"),
+        (lambda pack, a: pack.update({a: pack[a][:, :-1]}), r"input 'a': dims: expected \(1, 4, 8\), got \(1, 3, 8\)"),
+        (
+            lambda pack, a: pack.update({a: pack[a].astype(np.float32)}),
+            "input 'a': dtype: expected float16, got float32",
+        ),
+        (lambda pack, a: pack.update({a: np.asfortranarray(pack[a])}), "input 'a': strides"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_no_fault_of_the_code(
+    change: Callable[[dict[Any, Any], Any], Any], message: str, emulator: Emulator
+) -> None:
+    graph = _product(4, 4, 8)
+    pack = graph.random_inputs(seed=0)
+    change(pack, next(iter(pack)))
+    outcome = emulator.examine(graph, pack)
+    assert outcome.verdict is Verdict.FAILED
+    assert re.match(message, outcome.text)
+
+
+def test_threads_emulate_at_once(emulator: Emulator) -> None:
+    graphs = [_product(5 + n, 7, 33) for n in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(emulator.examine, graphs))
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.RIGHT] * 4, outcomes
 
 
 def test_the_selftest_has_the_same_graphs_in_small() -> None:

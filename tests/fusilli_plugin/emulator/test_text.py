@@ -45,6 +45,33 @@ UNMODELLED = [
     "s_cbranch_scc1 .NOWHERE",
     "s_barrier_signal -1",
     "v_cvt_sr_fp8_f32 v100, v2, v3",
+    "V_MOV_B32_E32 v100, v2",
+    # not a register where one must be, or of the wrong kind: another's would be used
+    "s_load_dword s10, v[200:201], 0x0",
+    "s_load_dwordx2 s[10:11], exec, 0x0",
+    "s_load_dwordx2 exec, s[0:1], 0x0",
+    "s_mov_b32 5, s2",
+    "s_mov_b32 scc, s2",
+    "v_cmp_eq_u32_e64 5, v2, v3",
+    "v_readlane_b32 s10, s5, 3",
+    "v_readfirstlane_b32 s10, s5",
+    "v_writelane_b32 s3, s5, 3",
+    "v_pk_add_f16 s4, v2, v3",
+    "v_fma_mix_f32 s4, v2, v3, v4",
+    "v_swap_b32 v2, 5",
+    "v_mad_u64_u32 s[10:11], vcc, v2, v3, v[4:5]",
+    "buffer_load_dword v100, v2, off, 0 offen",
+    # operands too few or too many
+    "ds_bpermute_b32 v100, v2",
+    "ds_swizzle_b32 v100, v2, v3 offset:swizzle(SWAP,8)",
+    "ds_add_u32 v2",
+    "v_div_fmas_f32 v100, v2, v3",
+    "v_readfirstlane_b32 s10, v2, v3",
+    "v_addc_co_u32_e32 v100, vcc, v2, v3",
+    # hardware ignores output modifiers while the mode is that of IEEE numbers
+    "v_mul_f32_e64 v100, v2, v3 mul:2",
+    "v_cvt_f32_fp8_sdwa v100, v2 dst_sel:WORD_1 dst_unused:UNUSED_PAD src0_sel:BYTE_0",
+    "s_add_u32 s10, s10, table@rel32@lo+400",
     "exp mrt0 v0, v0, v0, v0",
 ]
 
@@ -64,6 +91,18 @@ def test_what_has_no_model_is_named(text: str) -> None:
         (".amdhsa_group_segment_fixed_size 0", ".amdhsa_group_segment_fixed_size 99999999"),
         (".amdhsa_user_sgpr_count 2", ".amdhsa_user_sgpr_count 99"),
         (".amdhsa_user_sgpr_count 2", ".amdhsa_user_sgpr_count 2\n\t\t.amdhsa_fp16_overflow 1"),
+        (".amdhsa_kernarg_size 16", ".amdhsa_kernarg_size most"),
+        (".amdhsa_group_segment_fixed_size 0", ".amdhsa_group_segment_fixed_size 65537"),
+        (".amdhsa_private_segment_fixed_size 0", ".amdhsa_private_segment_fixed_size 131073"),
+        ("workgroup_id_x 1", "workgroup_id_x 1000000\n\t\t.amdhsa_system_sgpr_workgroup_id_y 1"),
+        ("workgroup_id_x 1", "workgroup_id_x 1\n\t\t.amdhsa_user_sgpr_kernarg_preload_length 5"),
+        ("workgroup_id_x 1", "workgroup_id_x 1\n\t\t.amdhsa_float_round_mode_32 3"),
+        ("workgroup_id_x 1", "workgroup_id_x 1\n\t\t.amdhsa_float_denorm_mode_16_64 0"),
+        ("workgroup_id_x 1", "workgroup_id_x 1\n\t\t.amdhsa_dx10_clamp 0"),
+        ("denorm_mode_32 3", "denorm_mode_32 1"),
+        ("\ts_nop 0\n", "\ts_nop 0\n.L0:\n\ts_nop 0\n.L0:\n"),
+        ("tried:\n", "\ts_nop 0\ntried:\n"),
+        ("\ts_nop 0\n", "\ts_nop 0" + ", 0" * 1000 + "\n"),
         (".value_kind: global_buffer", ".value_kind: hidden_heap"),
         (".value_kind: global_buffer", ""),
         (".size: 8", ".size: 0"),
@@ -79,6 +118,47 @@ def test_a_kernel_that_says_too_little_of_itself_or_too_much(old: str, new: str)
     with pytest.raises((UnmodelledError, KeyError)) as caught:
         launch(text.replace(old, new, 2), [words(1), words(2)])
     assert caught.type is UnmodelledError or "tried" in str(caught.value)
+
+
+@pytest.mark.parametrize("before", ["", ".L0: ", "tried2: .L1: "])
+def test_no_line_is_skipped(before: str) -> None:
+    with pytest.raises(UnmodelledError, match="opcode v_frobnicate_b32"):
+        launch(kernel_text("s_nop 0").replace("\ts_nop 0", f"{before}v_frobnicate_b32 v1"), [words(1), words(2)])
+
+
+def test_two_kernels_of_one_name_are_refused() -> None:
+    with pytest.raises(UnmodelledError, match=r"\['tried'\] are there twice"):
+        parse(kernel_text("s_nop 0") + kernel_text("s_nop 1"))
+
+
+@pytest.mark.parametrize("groups", [0, -1, 1 << 26, 1 << 31, 1 << 32])
+def test_a_grid_that_no_launch_may_ask_for(groups: int) -> None:
+    with pytest.raises(UnmodelledError, match="a grid of"):
+        launch(kernel_text("s_nop 0"), [words(1), words(2)], groups=groups)
+
+
+def test_lds_is_as_large_as_that_of_the_chip() -> None:
+    text = kernel_text("s_nop 0", lds=160 << 10)
+    launch(text, [words(1), words(2)], chip="gfx950")
+    with pytest.raises(UnmodelledError, match="163840 bytes of LDS, gfx942 has 65536"):
+        launch(text, [words(1), words(2)])
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [("v_mov_b32_e32 v39, 1", False), ("v_mov_b32_e32 v40, 1", True), ("v_accvgpr_write_b32 a7, 1", False),
+     ("v_accvgpr_write_b32 a8, 1", True), ("v_add_f64 v[38:39], v[0:1], v[38:39]", False),
+     ("v_add_f64 v[0:1], v[0:1], v[39:40]", True)],
+)  # fmt: skip
+def test_registers_that_a_kernel_does_not_ask_for_are_not_its_own(body: str, found: bool) -> None:
+    """Of 41 registers 40 are vectors; 48 are allocated, so that 8 are accumulators."""
+    told = "\t\t.amdhsa_next_free_vgpr 41\n\t\t.amdhsa_accum_offset 40\n\t\t.amdhsa_user_sgpr_count"
+    text = kernel_text(body).replace("\t\t.amdhsa_user_sgpr_count", told)
+    if not found:
+        launch(text, [words(1), words(2)])
+        return
+    with pytest.raises(HazardError, match="uses registers up to"):
+        launch(text, [words(1), words(2)])
 
 
 _WORDS = [
