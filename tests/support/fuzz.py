@@ -19,9 +19,11 @@ import sys
 import tempfile
 import time
 import traceback
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +38,9 @@ _SPACE: Final = 3 << 30
 """Bytes of address space that a parser may add to those of its imports."""
 _END: Final = 120
 """Seconds after which an input that is still being read ends the process, with a traceback: however busy it is."""
+_COMPILE_SECONDS: Final = 6.0
+_COMPILE_MEMORY: Final = 2 << 30
+_WHOLE: Final = 8
 _MAX_POOL: Final = 200
 _MAX_INPUT: Final = 2 << 20
 """Bytes; what is larger takes longer than `SECONDS` to be read once."""
@@ -51,6 +56,8 @@ class Parser:
         errors: its own exceptions.
         damage: makes something else of what it understands.
         room: bytes of memory that an input may take, however small it is.
+        wait: seconds that it may wait for other processes.
+        outcomes: how often what happened, if the parser counts it.
     """
 
     seeds: Sequence[bytes]
@@ -58,6 +65,8 @@ class Parser:
     errors: tuple[type[Exception], ...]
     damage: Damage = damage.changed_bytes
     room: int = ROOM
+    wait: float = SECONDS
+    outcomes: Counter[str] = field(default_factory=Counter)
 
 
 # ---- parsers
@@ -272,9 +281,65 @@ def _frames() -> Parser:
     return Parser(seeds, read, (_frames.PeerGoneError, TimeoutError), damage.frame)
 
 
+def _torch() -> Parser:
+    """The compiler's conversion of the torch dialect, and of one text in `_WHOLE` all that it does, in its worker.
+
+    What ends the worker, or is stopped, is an error here; the next text has another worker.
+    """
+    from graph_api import FusilliError, Graph
+    from graph_api.ops.custom_op import CustomOpNode
+    from iree_bridge import Options, Target
+    from iree_bridge.compiler import compile_code, emit, lower
+    from iree_bridge.custom_text import CustomTextError, checked_text
+    from tests.support import hostile_texts
+
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    options = Options(
+        cache_dir=folder, device="cpu", failures=0, timeout=_COMPILE_SECONDS, memory=_COMPILE_MEMORY, workers=1
+    )
+    cpu, outcomes, seeds = Target.parse("cpu"), Counter[str](), hostile_texts.seeds()
+
+    def convert(graph: Graph, *, whole: bool = False) -> object:
+        if whole:
+            return compile_code(graph, cpu, options, refresh=True)
+        return lower(emit(graph, cpu, options).ir, cpu, "input", options)
+
+    def read(data: bytes) -> object:
+        try:
+            graph = hostile_texts.graph_of(data)
+            (node,) = graph.nodes
+            assert isinstance(node, CustomOpNode)
+            checked_text(node, "f")
+        except (FusilliError, CustomTextError):
+            outcomes["no text"] += 1
+            raise
+        whole = not zlib.crc32(data) % _WHOLE
+        try:
+            made = convert(graph, whole=whole)
+        except FusilliError as error:
+            kind = getattr(error, "kind", "") or type(error).__name__
+            outcomes[kind] += 1
+            if kind in ("crash", "memory", "timeout"):
+                _is_alive(lambda: convert(hostile_texts.graph_of(seeds[0])))
+            raise
+        outcomes["compiled" if whole else "converted"] += 1
+        return made
+
+    errors = (FusilliError, CustomTextError)
+    return Parser(seeds, read, errors, hostile_texts.Texts(), 96 << 20, 4 * _COMPILE_SECONDS, outcomes)
+
+
+def _is_alive(convert: Callable[[], object]) -> None:
+    try:
+        convert()
+    except Exception as error:
+        raise AssertionError("what a worker could do before another ended, it cannot do now") from error
+
+
 PARSERS: Final[dict[str, Callable[[], Parser]]] = {
     "wire": _wire, "json": _json, "graph_json": _graph_json, "config": _config, "artifact": _artifact, "plan": _plan,
-    "package": _package, "ep_context": _ep_context, "onnx": _onnx, "mlir": _mlir, "frames": _frames,
+    "package": _package, "ep_context": _ep_context, "onnx": _onnx, "mlir": _mlir, "torch": _torch,
+    "frames": _frames,
 }  # fmt: skip
 
 
@@ -325,7 +390,7 @@ def _read(parser: Parser, data: bytes, most: _Most) -> bool:
     most.inputs, most.refused = most.inputs + 1, most.refused + (not understood)
     most.slowest, most.memory = max(most.slowest, spent), max(most.memory, grown)
     assert spent <= SECONDS, f"{spent:.2f} s"
-    assert waited <= SECONDS, f"{waited:.2f} s of waiting"
+    assert waited <= parser.wait, f"{waited:.2f} s of waiting"
     assert grown <= parser.room + TIMES * len(data), f"{grown >> 20} MiB for {len(data)} bytes"
     return understood
 
@@ -354,7 +419,7 @@ def run(name: str, seed: int, count: int, seconds: float, current: Path) -> dict
                     pool[source.randrange(len(parser.seeds), _MAX_POOL)] = data
     faulthandler.cancel_dump_traceback_later()
     current.unlink(missing_ok=True)
-    return most.told()
+    return most.told() | ({"outcomes": dict(parser.outcomes.most_common())} if parser.outcomes else {})
 
 
 def child(name: str, seed: int, count: int, seconds: float, folder: Path) -> tuple[str, bool]:
