@@ -220,7 +220,8 @@ static status_t* with_dims(const call_t* call, const void* value, use_dims_t use
     size_t rank;
     typedef status_t* (*reference_t)(const void*, int32_t*, const int64_t**, size_t*);
     CHECK(CALL(api, GET_TYPE_AND_SHAPE_REFERENCE, reference_t)(value, &type, &dims, &rank));
-    use(data, dims, rank);
+    static const int64_t none[1];
+    use(data, rank ? dims : none, rank);  // of a scalar they are NULL, which memcmp and memcpy must not get
     return NULL;
   }
   void* info;

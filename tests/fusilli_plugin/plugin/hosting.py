@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,47 @@ def build_host(folder: Path) -> Path:
     command = [compiler, "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
     subprocess.run([*command, *host_sources(), *HOST_LIBRARIES], check=True, capture_output=True, timeout=120)
     return program
+
+
+SANITIZER_OPTIONS = {
+    # Python leaves what it has at the end of a process; a process that takes all memory shall end before it has it
+    "ASAN_OPTIONS": (
+        "detect_leaks=0:detect_stack_use_after_return=1:max_allocation_size_mb=1000:allocator_may_return_null=1"
+        ":hard_rss_limit_mb=4000"
+    ),
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    # Python and ONNX Runtime are not compiled for it
+    "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
+}
+"""What programs that sanitizers watch have in their environment."""
+
+
+def sanitizing_compiler(folder: Path, kinds: str = "address,undefined") -> list[str]:
+    """The command of a compiler whose programs sanitizers watch; skips the test where there is none."""
+    command = ["cc", f"-fsanitize={kinds}", "-fno-sanitize-recover=undefined", "-g", "-O1"]
+    try:
+        subprocess.run(
+            [*command, "-xc", "-", "-o", str(folder / "probe")], input=b"int main(void) { return 0; }", check=True,
+            capture_output=True, timeout=120,
+        )  # fmt: skip
+        subprocess.run([str(folder / "probe")], check=True, capture_output=True, timeout=120)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"there is no cc with sanitizers, or its programs do not run here ({kinds})")
+    return command
+
+
+def sanitized_plugin(folder: Path, compiler: list[str]) -> Path:
+    """As `build_plugin`, made by a compiler of `sanitizing_compiler`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", shlex.join(compiler))
+        return build_plugin(folder)
+
+
+def assert_unfound(done: subprocess.CompletedProcess[str]) -> None:
+    """Fails the test if a process that sanitizers watched failed, or they said something."""
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-2000:]}{done.stderr[-6000:]}"
+    assert "Sanitizer" not in done.stderr, done.stderr[-6000:]
+    assert "runtime error" not in done.stderr, done.stderr[-6000:]
 
 
 def host_sources() -> list[str]:
