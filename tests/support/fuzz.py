@@ -282,51 +282,79 @@ def _frames() -> Parser:
 
 
 def _torch() -> Parser:
-    """The compiler's conversion of the torch dialect, and of one text in `_WHOLE` all that it does, in its worker.
-
-    What ends the worker, or is stopped, is an error here; the next text has another worker.
-    """
+    """Texts of custom operations that pass our checks, and what the compiler's worker makes of them."""
     from graph_api import FusilliError, Graph
     from graph_api.ops.custom_op import CustomOpNode
-    from iree_bridge import Options, Target
-    from iree_bridge.compiler import compile_code, emit, lower
     from iree_bridge.custom_text import CustomTextError, checked_text
     from tests.support import hostile_texts
+
+    def checked(data: bytes) -> Graph:
+        graph = hostile_texts.graph_of(data)
+        (node,) = graph.nodes
+        assert isinstance(node, CustomOpNode)
+        checked_text(node, "f")
+        return graph
+
+    errors = (FusilliError, CustomTextError)
+    return _compiling(hostile_texts.seeds(), checked, errors, hostile_texts.Texts())
+
+
+def _emitted() -> Parser:
+    """Graphs that are valid, what the emitter makes of them, and what the compiler makes of that."""
+    from graph_api import FusilliError, Graph
+
+    def valid(data: bytes) -> Graph:
+        return Graph.from_json(data).validate()
+
+    return _compiling(_graph_json().seeds, valid, (FusilliError,), damage.document)
+
+
+def _compiling(
+    seeds: Sequence[bytes], graph_of: Callable[[bytes], Any], errors: tuple[type[Exception], ...], changed: Damage
+) -> Parser:
+    """Graphs, emitted and converted from the torch dialect in a worker, and one in `_WHOLE` compiled.
+
+    What ends the worker, or is stopped, is an error here; another worker then does what the first could do.
+    """
+    from graph_api import CompileError, FusilliError
+    from iree_bridge import Options, Target
+    from iree_bridge.compiler import compile_code, emit, lower
+    from iree_bridge.support import support
 
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     options = Options(
         cache_dir=folder, device="cpu", failures=0, timeout=_COMPILE_SECONDS, memory=_COMPILE_MEMORY, workers=1
     )
-    cpu, outcomes, seeds = Target.parse("cpu"), Counter[str](), hostile_texts.seeds()
+    outcomes = Counter[str]()
 
-    def convert(graph: Graph, *, whole: bool = False) -> object:
-        if whole:
-            return compile_code(graph, cpu, options, refresh=True)
-        return lower(emit(graph, cpu, options).ir, cpu, "input", options)
+    def convert(data: bytes, graph: Any) -> object:
+        chance = zlib.crc32(data)
+        target = Target.parse("gfx942" if chance % 3 == 1 else "cpu")
+        support(graph, target).require()
+        if chance % _WHOLE == 0:
+            return compile_code(graph, target, options, refresh=True)
+        return lower(emit(graph, target, options).ir, target, "input", options)
 
     def read(data: bytes) -> object:
         try:
-            graph = hostile_texts.graph_of(data)
-            (node,) = graph.nodes
-            assert isinstance(node, CustomOpNode)
-            checked_text(node, "f")
-        except (FusilliError, CustomTextError):
-            outcomes["no text"] += 1
+            graph = graph_of(data)
+        except errors:
+            outcomes["no graph"] += 1
             raise
-        whole = not zlib.crc32(data) % _WHOLE
         try:
-            made = convert(graph, whole=whole)
+            made = convert(data, graph)
         except FusilliError as error:
-            kind = getattr(error, "kind", "") or type(error).__name__
+            kind = error.kind or "no MLIR" if isinstance(error, CompileError) else type(error).__name__
             outcomes[kind] += 1
+            if kind == "no MLIR" and "emitting its IR failed: CompileError: " not in str(error):
+                raise AssertionError("the emitter failed in place of declining") from error
             if kind in ("crash", "memory", "timeout"):
-                _is_alive(lambda: convert(hostile_texts.graph_of(seeds[0])))
+                _is_alive(lambda: convert(seeds[0], graph_of(seeds[0])))
             raise
-        outcomes["compiled" if whole else "converted"] += 1
+        outcomes["compiled" if isinstance(made, tuple) else "converted"] += 1
         return made
 
-    errors = (FusilliError, CustomTextError)
-    return Parser(seeds, read, errors, hostile_texts.Texts(), 96 << 20, 4 * _COMPILE_SECONDS, outcomes)
+    return Parser(seeds, read, errors, changed, 96 << 20, 4 * _COMPILE_SECONDS, outcomes)
 
 
 def _is_alive(convert: Callable[[], object]) -> None:
@@ -339,7 +367,7 @@ def _is_alive(convert: Callable[[], object]) -> None:
 PARSERS: Final[dict[str, Callable[[], Parser]]] = {
     "wire": _wire, "json": _json, "graph_json": _graph_json, "config": _config, "artifact": _artifact, "plan": _plan,
     "package": _package, "ep_context": _ep_context, "onnx": _onnx, "mlir": _mlir, "torch": _torch,
-    "frames": _frames,
+    "emitted": _emitted, "frames": _frames,
 }  # fmt: skip
 
 
