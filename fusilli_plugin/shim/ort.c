@@ -154,7 +154,7 @@ typedef struct {
 #define CALL(api, slot, type) ((type)(api)[slot])
 #define ADDRESS(pointer) ((uintptr_t)(pointer))
 
-static fusilli_ort_link ort;
+static fusilli_ort_link ort;  // defined where what it points to is
 
 // ---- statuses -------------------------------------------------------------------------------------------------------
 
@@ -676,18 +676,21 @@ static runtime_t* runtime_of(const api_base_t* base, const function_t* api, uint
   return runtime;
 }
 
+static fusilli_ort_link ort = {
+    .api = api_of,
+    .factory = factory_of,
+    .version = version_of,
+    .fail = fail,
+    .make_node = make_node,
+    .make_outputs = make_outputs,
+};
+
 void hipdnnPluginGetLastErrorString(const char** text);
 
 // Has Python fill `ort`; it does so once. The reason of a failure.
 static const char* attach(void) {
   GUARDED;
   if (!python_start()) return python_problem();
-  ort.api = api_of;
-  ort.factory = factory_of;
-  ort.version = version_of;
-  ort.fail = fail;
-  ort.make_node = make_node;
-  ort.make_outputs = make_outputs;
   if (fusilli_python.attach_ort(ADDRESS(&ort)) == 0 && ort.attached) return NULL;
   const char* reason;
   hipdnnPluginGetLastErrorString(&reason);
