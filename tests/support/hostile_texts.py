@@ -69,6 +69,7 @@ _CALLED: Final = tuple(
 _TOKEN: Final = re.compile(r"!torch\.\w+(?:<[^\s()]*>)?|torch[\w.]+|%[\w:#]+|-?\d[\d.e+-]*|\w+|\s+|.", re.DOTALL)
 _MAX_TRIES: Final = 6
 _MAX_RANK: Final = 8
+_MAX_WRITERS: Final = 10
 
 
 # ---- what a text is attached to
@@ -431,11 +432,12 @@ class Texts:
         return f"{head}\n{''.join(tokens)}".encode()
 
     def _new(self, source: random.Random) -> bytes:
-        while True:
+        for _ in range(_MAX_WRITERS):
             line = "" if self._lines is None else self._lines.readline()
             if line.endswith("\n"):
                 return json.loads(line).encode()
             self._lines = _writer(source.randrange(2**32))
+        raise RuntimeError("whatever writes texts ends before the first; is PyTorch installed?")
 
 
 def _writer(seed: int) -> IO[str]:

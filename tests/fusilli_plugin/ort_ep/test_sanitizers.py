@@ -185,7 +185,6 @@ def preloaded(watched: Watched, module: str, *arguments: str) -> None:
         "FUSILLI_CACHE_DIR": os.environ["FUSILLI_CACHE_DIR"],
         "FUSILLI_CLAIM": "all",
         "LD_PRELOAD": ":".join(found),
-        "PYTHONMALLOC": "malloc",  # of which sanitizers know
         **SANITIZER_OPTIONS,
     }
     words = ["-m", "tests.fusilli_plugin.ort_ep.preloaded", str(watched.plugin), module, *arguments]
