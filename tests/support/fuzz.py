@@ -355,7 +355,7 @@ def _compiling(
         outcomes["compiled" if isinstance(made, tuple) else "converted"] += 1
         return made
 
-    return Parser(seeds, read, errors, changed, 96 << 20, 4 * _COMPILE_SECONDS, outcomes)
+    return Parser(seeds, read, errors, changed, 96 << 20, 8 * _COMPILE_SECONDS, outcomes)
 
 
 def _is_alive(convert: Callable[[], object]) -> None:
