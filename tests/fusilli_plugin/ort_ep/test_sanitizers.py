@@ -27,6 +27,7 @@ from tests.fusilli_plugin.plugin.hosting import (
     python_library,
     sanitized_plugin,
     sanitizing_compiler,
+    watched_environment,
 )
 from tests.support import damage, hostile_models
 from tests.support.standin_hip import standin
@@ -176,16 +177,11 @@ def _lives() -> list[str]:
 
 def preloaded(watched: Watched, module: str, *arguments: str) -> None:
     """Run a module in a Python that has the sanitizers' runtime."""
-    found = [
-        subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
-        for name in ("libasan.so", "libubsan.so")
-    ]
     environment = {
         "PATH": os.defpath,
         "FUSILLI_CACHE_DIR": os.environ["FUSILLI_CACHE_DIR"],
         "FUSILLI_CLAIM": "all",
-        "LD_PRELOAD": ":".join(found),
-        **SANITIZER_OPTIONS,
+        **watched_environment(),
     }
     words = ["-m", "tests.fusilli_plugin.ort_ep.preloaded", str(watched.plugin), module, *arguments]
     done = subprocess.run(

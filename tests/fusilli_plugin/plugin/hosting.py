@@ -94,6 +94,15 @@ def sanitizing_compiler(folder: Path, kinds: str = "address,undefined") -> list[
     return command
 
 
+def watched_environment() -> dict[str, str]:
+    """For a Python that loads libraries which AddressSanitizer watches: its runtime comes first."""
+    found = [
+        subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return {"LD_PRELOAD": ":".join(found), **SANITIZER_OPTIONS}
+
+
 def sanitized_plugin(folder: Path, compiler: list[str]) -> Path:
     """As `build_plugin`, made by a compiler of `sanitizing_compiler`."""
     with pytest.MonkeyPatch.context() as patch:
