@@ -18,13 +18,14 @@ MODEL_PACKAGE := rapidocr-onnxruntime==1.4.4
 MODEL_WHEEL   := $(VENV)/downloads/rapidocr_onnxruntime-1.4.4-py3-none-any.whl
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lint format bench wheel clean distclean
+.PHONY: help demo test test-full sanitize lint format bench wheel clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       conv+bias+ReLU and the first block of a real model, compiled, run and checked"
 	@echo "make test       the tests, without those marked slow"
 	@echo "make test-full  all tests; writes docs/support.json and its table in the README"
+	@echo "make sanitize   the C entry points under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer"
 	@echo "make lint       ruff, ruff format, pyright"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make bench      latencies next to the native compiler; memory and times of whole models"
@@ -39,6 +40,9 @@ test: $(VENV)/.installed-dev
 
 test-full: $(VENV)/.installed-dev
 	@$(PYTEST) -m "slow or not slow" --support-json docs/support.json $(ARGS)
+
+sanitize: $(VENV)/.installed-dev
+	@$(PYTEST) -m "slow or not slow" -k sanitizers tests/fusilli_plugin $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	@$(PY) -m ruff check --quiet .

@@ -80,7 +80,7 @@ def emit_module(graph: Graph, target: Target, form: str = "") -> EmittedModule:
     """The verified module of a validated graph, for ``target``, in the variant called ``form``, by default the first.
 
     Raises:
-        CompileError: MLIR refuses what was emitted; this is a fault of an emission rule.
+        CompileError: MLIR refuses what was emitted; a fault of an emission rule, or of a custom operation's text.
     """
     import iree_bridge.emit  # noqa: F401 - fills RULES; imported late since the rules import this module
 
@@ -88,7 +88,7 @@ def emit_module(graph: Graph, target: Target, form: str = "") -> EmittedModule:
     variant = next(it for it in known if it.name == form) if form else known[0]
     with ir.Context(), ir.Location.name(graph.name or "graph"):
         module = _verified(graph, target, variant)
-        aliased = _aliased_results(module)
+        aliased = _aliased_results(graph, module)
         if aliased:
             module = _verified(graph, target, variant, aliased)
         return EmittedModule(
@@ -107,13 +107,19 @@ def _verified(graph: Graph, target: Target, variant: Variant, guarded: frozenset
     return module
 
 
-def _aliased_results(module: Any) -> frozenset[int]:
+def _aliased_results(graph: Graph, module: Any) -> frozenset[int]:
     """Positions of the results that folding turns into an input as it stands, x * 1 say, or an unsigned constant.
 
     The compiler dies on a buffer that is overwritten with an argument, and makes signed constants of unsigned ones.
     """
     folded = ir.Module.parse(str(module))
-    PassManager.parse(_FOLDING).run(folded.operation)
+    try:
+        PassManager.parse(_FOLDING).run(folded.operation)
+    except ir.MLIRError as error:
+        raise CompileError(
+            f"graph '{graph.name}': MLIR refuses what the emitted IR folds to; if it has a custom operation, do the "
+            f"types in its text agree with its operations? {error}"
+        ) from error
     main = next(op for op in folded.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
     block = main.regions[0].blocks[0]
     stores = [op for op in block.operations if op.operation.name == "torch.overwrite.tensor.contents"]

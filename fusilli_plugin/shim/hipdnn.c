@@ -103,6 +103,8 @@ fusilli_link fusilli_python = {
     .log = log_text,
     .remember = launches_remember,
     .forget = launches_forget,
+    .report = python_report,
+    .detach = python_detach,
 };
 
 static char engine_name[256] = "FUSILLI_ENGINE";

@@ -154,7 +154,7 @@ typedef struct {
 #define CALL(api, slot, type) ((type)(api)[slot])
 #define ADDRESS(pointer) ((uintptr_t)(pointer))
 
-static fusilli_ort_link ort;
+static fusilli_ort_link ort;  // defined where what it points to is
 
 // ---- statuses -------------------------------------------------------------------------------------------------------
 
@@ -220,7 +220,8 @@ static status_t* with_dims(const call_t* call, const void* value, use_dims_t use
     size_t rank;
     typedef status_t* (*reference_t)(const void*, int32_t*, const int64_t**, size_t*);
     CHECK(CALL(api, GET_TYPE_AND_SHAPE_REFERENCE, reference_t)(value, &type, &dims, &rank));
-    use(data, dims, rank);
+    static const int64_t none[1];
+    use(data, rank ? dims : none, rank);  // of a scalar they are NULL, which memcmp and memcpy must not get
     return NULL;
   }
   void* info;
@@ -675,18 +676,21 @@ static runtime_t* runtime_of(const api_base_t* base, const function_t* api, uint
   return runtime;
 }
 
+static fusilli_ort_link ort = {
+    .api = api_of,
+    .factory = factory_of,
+    .version = version_of,
+    .fail = fail,
+    .make_node = make_node,
+    .make_outputs = make_outputs,
+};
+
 void hipdnnPluginGetLastErrorString(const char** text);
 
 // Has Python fill `ort`; it does so once. The reason of a failure.
 static const char* attach(void) {
   GUARDED;
   if (!python_start()) return python_problem();
-  ort.api = api_of;
-  ort.factory = factory_of;
-  ort.version = version_of;
-  ort.fail = fail;
-  ort.make_node = make_node;
-  ort.make_outputs = make_outputs;
   if (fusilli_python.attach_ort(ADDRESS(&ort)) == 0 && ort.attached) return NULL;
   const char* reason;
   hipdnnPluginGetLastErrorString(&reason);

@@ -299,8 +299,8 @@ static int boot(void) {
   return python.is_initialized() || start_interpreter(library);
 }
 
-static void report(const char* text) { set_problem(text); }
-static void detach(void) { atomic_store(&state, GONE); }
+void python_report(const char* text) { set_problem(text); }
+void python_detach(void) { atomic_store(&state, GONE); }
 
 static void to_hex(char* out, const char* text) {
   static const char digits[] = "0123456789abcdef";
@@ -339,8 +339,6 @@ static int attach(void) {
   snprintf(room->code, sizeof(room->code), form, room->hex[0], (unsigned long long)(uintptr_t)&fusilli_python,
            room->hex[1], room->hex[2]);
   set_problem("fusilli_plugin/_boot.py did not run to its end");
-  fusilli_python.report = report;
-  fusilli_python.detach = detach;
   int gil = python.gil_ensure();
   python.run(room->code);
   int attached = fusilli_python.attached;

@@ -53,6 +53,10 @@ const char* python_problem(void);
 // Notes the reason why Python cannot be started, printf style; 0.
 int python_fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
+// `report` and `detach` of link.h.
+void python_report(const char* text);
+void python_detach(void);
+
 // What python.c does when the host forks; see there.
 void python_before_fork(void);
 void python_after_fork_in_parent(void);

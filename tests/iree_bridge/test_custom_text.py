@@ -106,6 +106,22 @@ def test_what_is_no_mlir_is_a_compile_error_that_names_the_node() -> None:
 
 
 @pytest.mark.mlir
+def test_types_that_do_not_agree_with_the_operation_are_a_compile_error() -> None:
+    """Folding finds that zeros of 5 x 5 are no tensor of 4 x 3; MLIR's own error got past the emitter."""
+    zeros = """
+  %five = torch.constant.int 5
+  %size = torch.prim.ListConstruct %five, %five : (!torch.int, !torch.int) -> !torch.list<int>
+  %none = torch.constant.none
+  %c = torch.aten.new_zeros %a, %size, %none, %none, %none, %none : {IN0_TYPE}, !torch.list<int>, !torch.none,
+    !torch.none, !torch.none, !torch.none -> {OUT0_TYPE}
+"""
+    head, rest = ADD.split("\n  %one", 1)
+    text = head + zeros + "  return" + rest.split("  return", 1)[1]
+    with pytest.raises(CompileError, match="graph 'custom': MLIR refuses what the emitted IR folds to"):
+        emit_module(graph(text, [(4, 3), (4, 3)], [(4, 3)]).validate(), CPU)
+
+
+@pytest.mark.mlir
 def test_the_emitter_checks_the_text_itself() -> None:
     with pytest.raises(NotSupportedError, match="hal.executable"):
         emit_module(graph(REFUSED["hal"][1], [(4, 3), (4, 3)], [(4, 3)]).validate(), CPU)

@@ -12,6 +12,7 @@ import argparse
 import faulthandler
 import json
 import random
+import re
 import resource
 import socket
 import subprocess
@@ -19,9 +20,11 @@ import sys
 import tempfile
 import time
 import traceback
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +39,9 @@ _SPACE: Final = 3 << 30
 """Bytes of address space that a parser may add to those of its imports."""
 _END: Final = 120
 """Seconds after which an input that is still being read ends the process, with a traceback: however busy it is."""
+_COMPILE_SECONDS: Final = 6.0
+_COMPILE_MEMORY: Final = 2 << 30
+_WHOLE: Final = 8
 _MAX_POOL: Final = 200
 _MAX_INPUT: Final = 2 << 20
 """Bytes; what is larger takes longer than `SECONDS` to be read once."""
@@ -51,6 +57,8 @@ class Parser:
         errors: its own exceptions.
         damage: makes something else of what it understands.
         room: bytes of memory that an input may take, however small it is.
+        wait: seconds that it may wait for other processes.
+        outcomes: how often what happened, if the parser counts it.
     """
 
     seeds: Sequence[bytes]
@@ -58,6 +66,8 @@ class Parser:
     errors: tuple[type[Exception], ...]
     damage: Damage = damage.changed_bytes
     room: int = ROOM
+    wait: float = SECONDS
+    outcomes: Counter[str] = field(default_factory=Counter)
 
 
 # ---- parsers
@@ -272,9 +282,93 @@ def _frames() -> Parser:
     return Parser(seeds, read, (_frames.PeerGoneError, TimeoutError), damage.frame)
 
 
+def _torch() -> Parser:
+    """Texts of custom operations that pass our checks, and what the compiler's worker makes of them."""
+    from graph_api import FusilliError, Graph
+    from graph_api.ops.custom_op import CustomOpNode
+    from iree_bridge.custom_text import CustomTextError, checked_text
+    from tests.support import hostile_texts
+
+    def checked(data: bytes) -> Graph:
+        graph = hostile_texts.graph_of(data)
+        (node,) = graph.nodes
+        assert isinstance(node, CustomOpNode)
+        checked_text(node, "f")
+        return graph
+
+    errors = (FusilliError, CustomTextError)
+    return _compiling(hostile_texts.seeds(), checked, errors, hostile_texts.Texts())
+
+
+def _emitted() -> Parser:
+    """Graphs that are valid, what the emitter makes of them, and what the compiler makes of that."""
+    from graph_api import FusilliError, Graph
+
+    def valid(data: bytes) -> Graph:
+        return Graph.from_json(data).validate()
+
+    return _compiling(_graph_json().seeds, valid, (FusilliError,), damage.document)
+
+
+def _compiling(
+    seeds: Sequence[bytes], graph_of: Callable[[bytes], Any], errors: tuple[type[Exception], ...], changed: Damage
+) -> Parser:
+    """Graphs, emitted and converted from the torch dialect in a worker, and one in `_WHOLE` compiled.
+
+    What ends the worker, or is stopped, is an error here; another worker then does what the first could do.
+    """
+    from graph_api import CompileError, FusilliError
+    from iree_bridge import Options, Target
+    from iree_bridge.compiler import compile_code, emit, lower
+    from iree_bridge.support import support
+
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    options = Options(
+        cache_dir=folder, device="cpu", failures=0, timeout=_COMPILE_SECONDS, memory=_COMPILE_MEMORY, workers=1
+    )
+    outcomes = Counter[str]()
+
+    def convert(data: bytes, graph: Any) -> object:
+        chance = zlib.crc32(data)
+        target = Target.parse("gfx942" if chance % 3 == 1 else "cpu")
+        support(graph, target).require()
+        if chance % _WHOLE == 0:
+            return compile_code(graph, target, options, refresh=True)
+        return lower(emit(graph, target, options).ir, target, "input", options)
+
+    def read(data: bytes) -> object:
+        try:
+            graph = graph_of(data)
+        except errors:
+            outcomes["no graph"] += 1
+            raise
+        try:
+            made = convert(data, graph)
+        except FusilliError as error:
+            kind = error.kind or "no kind" if isinstance(error, CompileError) else type(error).__name__
+            outcomes[kind] += 1
+            if re.search("emitting its IR failed: (?!CompileError: )", str(error)):
+                raise AssertionError("the emitter failed in place of declining") from error
+            if kind in ("crash", "memory", "timeout"):
+                _is_alive(lambda: convert(seeds[0], graph_of(seeds[0])))
+            raise
+        outcomes["compiled" if isinstance(made, tuple) else "converted"] += 1
+        return made
+
+    return Parser(seeds, read, errors, changed, 96 << 20, 8 * _COMPILE_SECONDS, outcomes)
+
+
+def _is_alive(convert: Callable[[], object]) -> None:
+    try:
+        convert()
+    except Exception as error:
+        raise AssertionError("what a worker could do before another ended, it cannot do now") from error
+
+
 PARSERS: Final[dict[str, Callable[[], Parser]]] = {
     "wire": _wire, "json": _json, "graph_json": _graph_json, "config": _config, "artifact": _artifact, "plan": _plan,
-    "package": _package, "ep_context": _ep_context, "onnx": _onnx, "mlir": _mlir, "frames": _frames,
+    "package": _package, "ep_context": _ep_context, "onnx": _onnx, "mlir": _mlir, "torch": _torch,
+    "emitted": _emitted, "frames": _frames,
 }  # fmt: skip
 
 
@@ -325,7 +419,7 @@ def _read(parser: Parser, data: bytes, most: _Most) -> bool:
     most.inputs, most.refused = most.inputs + 1, most.refused + (not understood)
     most.slowest, most.memory = max(most.slowest, spent), max(most.memory, grown)
     assert spent <= SECONDS, f"{spent:.2f} s"
-    assert waited <= SECONDS, f"{waited:.2f} s of waiting"
+    assert waited <= parser.wait, f"{waited:.2f} s of waiting"
     assert grown <= parser.room + TIMES * len(data), f"{grown >> 20} MiB for {len(data)} bytes"
     return understood
 
@@ -354,7 +448,7 @@ def run(name: str, seed: int, count: int, seconds: float, current: Path) -> dict
                     pool[source.randrange(len(parser.seeds), _MAX_POOL)] = data
     faulthandler.cancel_dump_traceback_later()
     current.unlink(missing_ok=True)
-    return most.told()
+    return most.told() | ({"outcomes": dict(parser.outcomes.most_common())} if parser.outcomes else {})
 
 
 def child(name: str, seed: int, count: int, seconds: float, folder: Path) -> tuple[str, bool]:

@@ -97,6 +97,7 @@ VECTOR: dict[str, Callable[[int, int, int], int]] = {
     "v_mad_legacy_u16 {d}, {a}, {b}, {c}": lambda a, b, c: (a * b + c) & 0xFFFF,
     "v_max_i16_e32 {d}, {a}, {b}": lambda a, b, c: max(s(a, 16), s(b, 16)) & 0xFFFF,
     "v_dot4_i32_i8 {d}, {a}, {b}, {c}": lambda a, b, c: c + sum(s(a >> n, 8) * s(b >> n, 8) for n in range(0, 32, 8)),
+    "v_dot8_i32_i4 {d}, {a}, {b}, {c}": lambda a, b, c: c + sum(s(a >> n, 4) * s(b >> n, 4) for n in range(0, 32, 4)),
     "v_dot2_i32_i16 {d}, {a}, {b}, {c}": lambda a, b, c: c + sum(s(a >> n, 16) * s(b >> n, 16) for n in (0, 16)),
     # op_sel takes upper halves; a result in the upper half leaves the lower one
     "v_max_u16_e64 {d}, {a}, {b}": lambda a, b, c: max(a & 0xFFFF, b & 0xFFFF),

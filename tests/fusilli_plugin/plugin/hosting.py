@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,72 @@ def build_host(folder: Path) -> Path:
     command = [compiler, "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
     subprocess.run([*command, *host_sources(), *HOST_LIBRARIES], check=True, capture_output=True, timeout=120)
     return program
+
+
+SANITIZER_OPTIONS = {
+    # Python leaves what it has at the end of a process; a process that takes all memory shall end before it has it
+    "ASAN_OPTIONS": (
+        "detect_leaks=0:detect_stack_use_after_return=1:max_allocation_size_mb=1000:allocator_may_return_null=1"
+        ":hard_rss_limit_mb=4000"
+    ),
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "PYTHONMALLOC": "malloc",  # of which sanitizers know
+    # Python and ONNX Runtime are not compiled for it
+    "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
+}
+"""What programs that sanitizers watch have in their environment."""
+
+
+_SIGNS = ("Sanitizer", "runtime error")
+_FAULT = {
+    "address,undefined": "volatile char* at = malloc(1); at[number] = 1;",
+    "thread": "pthread_t id; pthread_create(&id, 0, add, 0); add(0); pthread_join(id, 0);",
+}
+_PROBE = """
+#include <pthread.h>
+#include <stdlib.h>
+static int number;
+static void* add(void* of) { ++number; return of; }
+int main(int count, char** words) { (void)words; number = count; if (count > 1) { FAULT } return !add; }
+"""
+
+
+def sanitizing_compiler(folder: Path, kinds: str = "address,undefined") -> list[str]:
+    """The command of a compiler whose programs sanitizers watch; skips the test where there is none."""
+    command = ["cc", f"-fsanitize={kinds}", "-fno-sanitize-recover=undefined", "-g", "-O1"]
+    text = _PROBE.replace("FAULT", _FAULT[kinds]).encode()
+    probe = str(folder / "probe")
+    try:
+        subprocess.run([*command, "-xc", "-", "-o", probe, "-pthread"], input=text, check=True, capture_output=True)
+        subprocess.run([probe], check=True, capture_output=True, timeout=120)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"there is no cc with sanitizers, or its programs do not run here ({kinds})")
+    found = subprocess.run([probe, "fault"], capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode, "the sanitizers do not see a fault"
+    assert any(sign in found.stderr for sign in _SIGNS), found.stderr
+    return command
+
+
+def watched_environment() -> dict[str, str]:
+    """For a Python that loads libraries which AddressSanitizer watches: its runtime comes first."""
+    found = [
+        subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return {"LD_PRELOAD": ":".join(found), **SANITIZER_OPTIONS}
+
+
+def sanitized_plugin(folder: Path, compiler: list[str]) -> Path:
+    """As `build_plugin`, made by a compiler of `sanitizing_compiler`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", shlex.join(compiler))
+        return build_plugin(folder)
+
+
+def assert_unfound(done: subprocess.CompletedProcess[str]) -> None:
+    """Fails the test if a process that sanitizers watched failed, or they said something."""
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-2000:]}{done.stderr[-6000:]}"
+    assert not any(sign in done.stderr for sign in _SIGNS), done.stderr[-6000:]
 
 
 def host_sources() -> list[str]:
