@@ -313,7 +313,10 @@ static int transfer(context *c, const instruction *n, int kind) {
     const uint32_t *d = &w->s[base->index];
     if (d[1] & SWIZZLED && (d[1] & 0xffff) == PRIVATE_HIGH) {
       kind = PRIVATE;
-      start = (int64_t)d[0] + (int64_t)(uint32_t)scalar_value(w, &n->source[2]);
+      // Lanes take turns word by word; the scalar offset counts the words of all of them.
+      uint32_t all = scalar_value(w, &n->source[2]);
+      HAZARD_IF(all % (4 * LANES), "a scalar offset of %u into private memory, which is no row of words of all lanes", all);
+      start = (int64_t)d[0] + all / LANES;
       moves = moves && n->flags & OFFSET_ENABLED;
     } else {
       int status = check_plain(c, d);

@@ -253,6 +253,25 @@ def test_private_memory() -> None:
         launch(kernel_text(text.replace("offset:8", "offset:16"), private=16), [words(1), out])
 
 
+def test_scalar_offsets_into_private_memory_count_all_lanes() -> None:
+    # As spills behind 4095 bytes are addressed: a row of words of 64 lanes, the third one, is the lane's bytes 8 to 11.
+    descriptor = "s_mov_b32 s10, 0x200\n"
+    body = (
+        descriptor + "buffer_store_dword v0, off, s[{d}], s10\n"
+        "buffer_load_dword v3, off, s[{d}], 0 offset:8\ns_waitcnt vmcnt(0)\nglobal_store_dword v1, v3, s[{o}]"
+    )
+    text = kernel_text(
+        "s_load_dwordx4 s[12:15], s[4:5], 0x0\nv_and_b32_e32 v0, 0x3ff, v0\nv_lshlrev_b32_e32 v1, 2, v0\n"
+        "s_waitcnt lgkmcnt(0)\n" + body.format(d="0:3", o="14:15"),
+        private=16,
+    ).replace("user_sgpr_count 2\n", "user_sgpr_count 6\n\t\t.amdhsa_user_sgpr_private_segment_buffer 1\n")
+    out = words(2)
+    launch(text, [words(1), out])
+    assert np.array_equal(out, LANE)
+    with pytest.raises(HazardError, match="no row of words"):
+        launch(text.replace("0x200", "0x208"), [words(1), out])
+
+
 TWO_WAVES = (
     PROLOGUE
     + """
