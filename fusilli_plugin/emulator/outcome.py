@@ -80,16 +80,17 @@ class Emulator:
     """Runs graphs as a chip would. The code of a graph is compiled once and kept as long as this object.
 
     Args:
-        target: an AMD chip of `fusilli_plugin.emulator.CHIPS`.
+        target: an AMD chip of `fusilli_plugin.emulator.CHIPS`, or its name.
         options: as for a compile; ``FUSILLI_EXTRA_COMPILER_FLAGS`` count.
         offsets_wrap: see `Memory`.
 
     Raises:
-        NotSupportedError: the chip has no model.
+        NotSupportedError: there is no such target, or no model of the chip.
         ExecutionError: the emulator's core cannot be built.
     """
 
-    def __init__(self, target: Target, options: Options | None = None, *, offsets_wrap: bool = True) -> None:
+    def __init__(self, target: Target | str, options: Options | None = None, *, offsets_wrap: bool = True) -> None:
+        target = Target.parse(target) if isinstance(target, str) else target
         check_chip(target)
         try:
             core()

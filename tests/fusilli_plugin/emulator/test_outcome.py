@@ -191,6 +191,12 @@ def test_a_chip_without_a_model_is_refused() -> None:
         Emulator(Target.parse("gfx1100"))
 
 
+def test_a_chip_is_named_by_a_string_too() -> None:
+    assert Emulator("mi300x").target == Target.parse("gfx942")
+    with pytest.raises(NotSupportedError, match="unknown"):
+        Emulator("nonsense")
+
+
 def test_a_declined_graph_and_a_failed_compile_are_told_apart(emulator: Emulator) -> None:
     g = _graph(DataType.FP8_E4M3)
     q, k, v = (g.tensor(name, dim=(1, 1, 16, 16)) for name in "qkv")
