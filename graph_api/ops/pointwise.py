@@ -242,7 +242,7 @@ def _unit(_: PointwiseAttributes, x: Array) -> Array:
 
 _CLIPS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope")
 
-_SMALLEST: Final = float(np.finfo(np.float32).smallest_normal)
+_SMALLEST: Final = 2.0**-126  # normal number of float32
 _LARGE: Final = 2.0**30
 
 MODES: dict[PointwiseMode, Mode] = {
