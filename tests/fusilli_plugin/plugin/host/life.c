@@ -339,7 +339,8 @@ void fuzz(void) {
     CHECK(count <= 1, "%u engines", count);
     claimed += count;
     int status = p.get_details(handle, plugin_engine(&p), &bytes, &details);
-    CHECK((status == 0) == (count == 1), "applicable %u, details %d: %s", count, status, plugin_error(&p));
+    // What is declined may have details still: they need no compiler and no memory, which may have been short.
+    CHECK(status == 0 || count == 0, "applicable %u, details %d: %s", count, status, plugin_error(&p));
     if (!status) OK(&p, p.destroy_details(handle, &details));
     described += !status;
     free((void*)bytes.ptr);
