@@ -33,7 +33,7 @@ from iree_bridge.variants import Variant, is_usual, variants
 
 __all__ = ["EMITTER_VERSION", "RULES", "EmittedModule", "Emitter", "Value", "emit_module", "rule"]
 
-EMITTER_VERSION = 10
+EMITTER_VERSION = 11
 """Part of the first-level cache key: raise it when the same graph is emitted differently."""
 
 

@@ -316,6 +316,34 @@ def test_depthwise_gradients_of_two_phases(dtype: DataType) -> None:
     _assert_near(results, {out: want})
 
 
+@pytest.mark.parametrize("chip", ["gfx90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "n", "c", "k", "size", "window", "padding"),
+    [
+        ("dgrad", F32, 5, 3, 33, 13, 3, 1),
+        ("dgrad", F16, 9, 4, 48, 9, 5, 0),
+        ("fprop", F32, 8, 33, 4, 16, 3, 1),
+        ("fprop", F16, 3, 17, 2, 21, 2, 1),
+        ("fprop", F32, 2, 17, 2, 31, 3, 2),
+    ],
+)
+def test_few_channels_in_one_dim(
+    kind: str, dtype: DataType, n: int, c: int, k: int, size: int, window: int, padding: int, chip: str
+) -> None:
+    """With the padding in their kernel all numbers were NaN, where the images are several and no tiles are used."""
+    g = Graph(kind, io_data_type=dtype, compute_data_type=F32)
+    w = g.tensor("w", dim=(k, c, window))
+    positions = size + 2 * padding - window + 1
+    image = g.tensor("image", dim=(n, c, size) if kind == "fprop" else (n, k, positions))
+    out = (g.conv_fprop if kind == "fprop" else g.conv_dgrad)(image, w, padding=(padding,)).set_output(True)
+    out.set_dim((n, k, positions) if kind == "fprop" else (n, c, size))
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse(chip)).run(g, pack)
+    a, b = (torch.from_numpy(np.asarray(pack[tensor]).astype(np.float64)) for tensor in (image, w))
+    convolve = torch.nn.functional.conv1d if kind == "fprop" else torch.nn.functional.conv_transpose1d
+    _assert_near(results, {out: convolve(a, b, padding=padding).numpy()})
+
+
 def test_a_sum_of_negated_numbers() -> None:
     """Fused they are a difference, which the compiler would split over kernels and could not."""
     g = Graph("sum", io_data_type=F32, compute_data_type=F32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusilli_plugin.checks.selftest import GRAPHS
-from graph_api import DataType, Graph, ResampleMode
+from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMode
 from iree_bridge import Target
 from iree_bridge.compiler import compile_code
 from iree_bridge.target import known_targets
@@ -30,6 +30,24 @@ def test_code_for_cuda_has_no_tensor_core_instructions(name: str) -> None:
 def test_attention_for_cuda_needs_one_of_the_pipelines() -> None:
     graph = GRAPHS["causal attention HALF"]()
     assert "--iree-codegen-llvmgpu-use-vector-distribution=false" not in choose(graph, CUDA).flags
+    assert b".target sm_80" in compile_code(graph, CUDA).vmfb
+
+
+@pytest.mark.parametrize(("queries", "head"), [(2, 64), (5, 128), (17, 64), (49, 64), (16, 64), (33, 96)])
+@pytest.mark.iree_cpu
+def test_attention_of_one_head_compiles_for_cuda(queries: int, head: int) -> None:
+    """In 16 bits the compiler does not distribute queries that 16 does not divide."""
+    graph = Graph("attention", io_data_type=DataType.HALF)
+    tensors = [graph.tensor(name, dim=(1, 1, rows, head)) for name, rows in (("q", queries), ("k", 8), ("v", 8))]
+    graph.sdpa(*tensors, attn_scale=0.1)[0].set_output(True)
+    assert b".target sm_80" in compile_code(graph, CUDA).vmfb
+
+
+@pytest.mark.iree_cpu
+def test_a_sum_of_negated_numbers_compiles_for_cuda() -> None:
+    graph = Graph("sum", io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
+    x = graph.pointwise(PointwiseMode.NEG, graph.tensor("x", dim=(33, 5, 64)))
+    graph.reduction(x, mode=ReductionMode.AVG).set_dim((33, 5, 1)).set_output(True)
     assert b".target sm_80" in compile_code(graph, CUDA).vmfb
 
 

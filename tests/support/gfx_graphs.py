@@ -167,11 +167,26 @@ def _groups(d: _Draw) -> Graph | None:
     return _any_convolution(d, groups=d.pick((2, 3, 4)), points=d.chance(0.2))
 
 
-def _any_convolution(d: _Draw, *, groups: int, points: bool) -> Graph | None:
+def _narrow(d: _Draw) -> Graph | None:
+    """Few channels on one side or both, often in one dim: the compiler has other tiles for them."""
+    few = _CHANNELS[:5]
+    sizes = d.pick(((few, _CHANNELS), (_CHANNELS, few), (few, few)))
+    return _any_convolution(d, groups=1, points=False, ranks=(1, 1, 2, 3), sizes=sizes)
+
+
+def _any_convolution(
+    d: _Draw,
+    *,
+    groups: int,
+    points: bool,
+    ranks: Sequence[int] = (2, 2, 2, 2, 2, 1, 3),
+    sizes: tuple[Sequence[int], Sequence[int]] = (_CHANNELS, _CHANNELS),
+) -> Graph | None:
     io = d.pick(_TYPES)
-    rank = d.pick((2, 2, 2, 2, 2, 1, 3))
-    sizes = (1, 2) if groups > 1 and d.chance(0.3) else _CHANNELS
-    channels, filters = d.pick(sizes), d.pick(sizes)
+    rank = d.pick(ranks)
+    if groups > 1 and d.chance(0.3):
+        sizes = ((1, 2), (1, 2))
+    channels, filters = (d.pick(each) for each in sizes)
     if d.chance(0.06):  # depthwise
         groups, channels, filters = channels, 1, d.pick((1, 2))
     batch = d.pick((1, 1, 2, 3, 5, 8))
@@ -347,9 +362,10 @@ def _pointwise(d: _Draw) -> Graph | None:
 
 FAMILIES: Final[dict[str, tuple[Callable[[_Draw], Graph | None], float]]] = {
     "product": (_product, 0.18),
-    "convolution": (_convolution, 0.30),
+    "convolution": (_convolution, 0.24),
     "points": (_points, 0.08),
     "groups": (_groups, 0.08),
+    "narrow": (_narrow, 0.06),
     "attention": (_attention, 0.08),
     "pool": (_pool, 0.09),
     "reduction": (_reduction, 0.07),
