@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin import __version__, claim
 from fusilli_plugin._link import ffi
 from fusilli_plugin.abi import Buffers, HandleTable, error_text, status_of
@@ -27,7 +28,6 @@ from hipdnn_backend.engine import Override, engine_id
 from hipdnn_backend.plugin_abi import Severity, Status
 from hipdnn_backend.wire import decode_engine_config, encode_engine_details
 from iree_bridge import Device, Options
-from iree_bridge._locks import fork_safe_lock
 
 __all__ = ["ABI", "Plugin", "attach"]
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin import claim, quarantine
 from fusilli_plugin.company import company
 from fusilli_plugin.envelope import seal, unseal
@@ -36,7 +37,6 @@ from hipdnn_backend.wire import (
     decode_graph,
 )
 from iree_bridge import Device, Executable, Options, Target, starting, support, versions
-from iree_bridge._locks import fork_safe_lock
 from iree_bridge.api import load_code
 from iree_bridge.cache import UntrustedCacheError
 from iree_bridge.compiler import CompiledCode, cache_for, compile_code, known_refusal

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin.abi import status_of
 from fusilli_plugin.errors import BadParamError, FusilliEngineError
 from graph_api import FusilliError, Graph, TensorAttr
 from hipdnn_backend.engine import Override
 from iree_bridge import Executable
-from iree_bridge._locks import fork_safe_lock
 from iree_bridge.buffers import ALIGNMENT
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from hipdnn_backend._environment import environment, is_privileged
+from fusilli_ground.environment import environment, is_privileged
 
 __all__ = [
     "BACKEND_LIBRARY",

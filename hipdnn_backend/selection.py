@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fusilli_ground.environment import environment
 from hipdnn_backend import wire
-from hipdnn_backend._environment import environment
 from hipdnn_backend.engine import Engine, EngineId, engine_id, engine_name
 from hipdnn_backend.registry import parse_engine_id
 

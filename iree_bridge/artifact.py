@@ -29,10 +29,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fusilli_ground.files import write_whole
 from graph_api import ExecutionError, FusilliError, Graph, NotSupportedError, TensorAttr
 from graph_api.numerics import Comparison
 from iree_bridge import compiler, vectors, versions
-from iree_bridge._files import write_whole
 from iree_bridge.compiler import CompiledCode
 from iree_bridge.cpu import host_arch, missing_features
 from iree_bridge.options import Options

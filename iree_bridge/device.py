@@ -16,9 +16,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from fusilli_ground.files import standard_numbers_taken
 from graph_api.errors import ExecutionError, did_you_mean
 from iree_bridge import _cuda, _hip
-from iree_bridge._files import standard_numbers_taken
 from iree_bridge._runtime import HalDevice, HalDriver, get_driver, parse_flags, reason
 from iree_bridge.target import Target
 

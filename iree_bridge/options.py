@@ -16,8 +16,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from fusilli_ground.environment import environment, is_privileged
 from graph_api.errors import FusilliError
-from iree_bridge._environment import environment, is_privileged
 
 __all__ = ["CompileMode", "OptionError", "Options"]
 

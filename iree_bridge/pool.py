@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from fusilli_ground.environment import environment
 from iree_bridge import _frames, starting
-from iree_bridge._environment import environment
 from iree_bridge._frames import Header
 from iree_bridge.options import Options
 from iree_bridge.starting import START_MEMORY, NoInterpreterError, find_python, hold_all

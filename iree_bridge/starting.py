@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from iree_bridge._environment import environment
+from fusilli_ground.environment import environment
 from iree_bridge.options import Options
 
 __all__ = ["START_MEMORY", "NoInterpreterError", "failed", "find_python", "hold_all", "problem", "succeeded"]

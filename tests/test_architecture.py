@@ -17,10 +17,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # package -> our packages that it may import
 OURS: dict[str, frozenset[str]] = {
-    "graph_api": frozenset(),
-    "iree_bridge": frozenset({"graph_api"}),
-    "hipdnn_backend": frozenset(),
-    "fusilli_plugin": frozenset({"graph_api", "iree_bridge", "hipdnn_backend"}),
+    "fusilli_ground": frozenset(),
+    "graph_api": frozenset({"fusilli_ground"}),
+    "iree_bridge": frozenset({"fusilli_ground", "graph_api"}),
+    "hipdnn_backend": frozenset({"fusilli_ground"}),
+    "fusilli_plugin": frozenset({"fusilli_ground", "graph_api", "iree_bridge", "hipdnn_backend"}),
 }
 
 # third-party module -> files and folders (ending in "/") that may import it; "" is anywhere

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusilli_ground.environment import environment
+from fusilli_ground.files import write_whole
 from fusilli_plugin import __version__
 from fusilli_plugin.cli.base import debug_option, echo, echo_text, help_text, require_outputs
 from fusilli_plugin.cli.entry import INTERRUPTED, quiet_imports
 from fusilli_plugin.cli.guarded import Failure, Guarded
 from iree_bridge import Options
-from iree_bridge._environment import environment
-from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
     from hipdnn_backend.offload.pipeline import Pass

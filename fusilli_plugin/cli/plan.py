@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusilli_ground.files import write_whole
 from fusilli_plugin.cli.base import (
     command,
     echo,
@@ -27,7 +28,6 @@ from fusilli_plugin.cli.models import (
     targets_engines,
 )
 from graph_api import GraphError
-from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
     from hipdnn_backend.offload.program import Program

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from fusilli_ground.files import write_whole
 from fusilli_plugin.cli.arrays import save_arrays
 from fusilli_plugin.cli.base import echo, print_json, print_table, progress
 from fusilli_plugin.cli.kinds import Kind, kind_of
@@ -26,7 +27,6 @@ from fusilli_plugin.cli.models import (
 )
 from fusilli_plugin.graph_dump import Dump, require_new, save_dump
 from graph_api import GraphError
-from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
     from fusilli_plugin.checks.model_check import Checked, Finding

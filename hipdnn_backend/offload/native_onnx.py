@@ -22,7 +22,7 @@ from typing import Any, Final
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from hipdnn_backend._environment import environment
+from fusilli_ground.environment import environment
 from hipdnn_backend.offload import _onnx_worker
 from hipdnn_backend.offload.errors import OffloadError
 

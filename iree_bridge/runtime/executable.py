@@ -10,10 +10,10 @@ from functools import partial
 from os import getpid
 from typing import Any, Final, Self
 
+from fusilli_ground.locks import fork_safe_lock
 from graph_api.errors import ExecutionError
 from graph_api.graph import Arguments
 from graph_api.tensor import TensorAttr
-from iree_bridge._locks import fork_safe_lock
 from iree_bridge._runtime import VmModule, reason
 from iree_bridge.buffers import Memory
 from iree_bridge.device import Device, Driver, inherited_driver

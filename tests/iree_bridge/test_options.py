@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iree_bridge import _environment
+from fusilli_ground import environment as trusted
 from iree_bridge.options import CompileMode, OptionError, Options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +128,7 @@ def test_the_environment_is_ignored_if_the_kernel_says_secure(monkeypatch: pytes
     monkeypatch.setenv("FUSILLI_DEVICE", "cpu")
     assert Options.from_env().device == "cpu"
     vector = struct.pack("@NNNN", 6, 4096, 23, 1)
-    monkeypatch.setattr(_environment.Path, "read_bytes", lambda _self: vector)
+    monkeypatch.setattr(trusted.Path, "read_bytes", lambda _self: vector)
     assert Options.from_env().device == "hip"
 
 

@@ -1,7 +1,4 @@
-"""The environment, where it may be trusted.
-
-iree_bridge and hipdnn_backend know nothing of each other, so both have this file; a test compares the two.
-"""
+"""The environment, where it may be trusted."""
 
 from __future__ import annotations
 
