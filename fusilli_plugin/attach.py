@@ -344,9 +344,9 @@ class Plugin:
             return self._device.index
         if device >= 0:
             return device
-        from iree_bridge import _hip
+        from iree_bridge.devices import hip
 
-        return _hip.current_device()  # the host had no HIP runtime when it made the handle
+        return hip.current_device()  # the host had no HIP runtime when it made the handle
 
     def _place(self, serial: int, device: int, stream: int) -> Place:
         """Device and stream of the executing handle, noted so that they can be dropped with it."""

@@ -36,12 +36,13 @@ from hipdnn_backend.wire import (
     WireGraph,
     decode_graph,
 )
-from iree_bridge import Device, Executable, Options, Target, starting, support, versions
+from iree_bridge import Device, Executable, Options, Target, support
 from iree_bridge.api import load_code
-from iree_bridge.cache import UntrustedCacheError
-from iree_bridge.compiler import CompiledCode, cache_for, compile_code, known_refusal
-from iree_bridge.cpu import host_arch, missing_features
-from iree_bridge.options import CompileMode
+from iree_bridge.compile import starting, versions
+from iree_bridge.compile.cache import UntrustedCacheError
+from iree_bridge.compile.compiler import CompiledCode, cache_for, compile_code, known_refusal
+from iree_bridge.compile.options import CompileMode
+from iree_bridge.targets.cpu import host_arch, missing_features
 
 __all__ = ["Built", "FusilliEngine"]
 
@@ -169,7 +170,7 @@ class Built:
 
     def to_bytes(self) -> bytes:
         """A sealed artifact of one target, without what only a recompile needs."""
-        from iree_bridge.artifact import Artifact, TargetCode
+        from iree_bridge.artifact.artifact import Artifact, TargetCode
 
         code = TargetCode(
             target=self.target,
@@ -418,7 +419,7 @@ class FusilliEngine:
         if versions.runtime_version() is None:
             return Support.no("iree-base-runtime is not installed", rule="installation")
         if self._target is None and self.device.kind == "hip" and not self.device.driver:
-            from iree_bridge.direct.driver import Hip  # HIP only
+            from iree_bridge.runtime.recorded.driver import Hip  # HIP only
 
             Hip.get()  # raises for a runtime without the functions that launches take
         try:
@@ -497,7 +498,7 @@ class FusilliEngine:
         return Built(graph, self.target, code, settings, size, options, optional)
 
     def _restored(self, payload: bytes) -> Built:
-        from iree_bridge.artifact import Artifact
+        from iree_bridge.artifact.artifact import Artifact
         from iree_bridge.runtime.program import load_module, workspace_size
 
         if len(payload) > _MAX_PAYLOAD:

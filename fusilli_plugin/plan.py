@@ -17,7 +17,7 @@ from fusilli_plugin.errors import BadParamError, FusilliEngineError
 from graph_api import FusilliError, Graph, TensorAttr
 from hipdnn_backend.engine import Override
 from iree_bridge import Executable
-from iree_bridge.buffers import ALIGNMENT
+from iree_bridge.devices.buffers import ALIGNMENT
 
 if TYPE_CHECKING:
     from fusilli_plugin.engine import Built, FusilliEngine

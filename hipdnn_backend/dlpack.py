@@ -1,6 +1,6 @@
 """Arrays of other libraries - torch's, cupy's, jax's - through DLPack: where they lie and what they look like.
 
-`iree_bridge.buffers` reads DLPack too; neither package may import the other.
+`iree_bridge.devices.buffers` reads DLPack too; neither package may import the other.
 """
 
 from __future__ import annotations

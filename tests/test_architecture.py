@@ -29,11 +29,11 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("",),
     "ml_dtypes": ("",),
     # the compiler lives in worker processes: some inputs crash it
-    "iree.compiler": ("iree_bridge/_mlir.py", "iree_bridge/_compiler_api.py"),
-    "iree.runtime": ("iree_bridge/_runtime.py",),
-    "iree._runtime": ("iree_bridge/_runtime.py",),
-    "hip": ("iree_bridge/_hip.py", "hipdnn_backend/device.py"),
-    "rocm": ("iree_bridge/_hip.py", "hipdnn_backend/device.py"),
+    "iree.compiler": ("iree_bridge/emit/mlir.py", "iree_bridge/compile/iree_compiler.py"),
+    "iree.runtime": ("iree_bridge/devices/iree_runtime.py",),
+    "iree._runtime": ("iree_bridge/devices/iree_runtime.py",),
+    "hip": ("iree_bridge/devices/hip.py", "hipdnn_backend/device.py"),
+    "rocm": ("iree_bridge/devices/hip.py", "hipdnn_backend/device.py"),
     "platformdirs": ("iree_bridge/",),
     "flatbuffers": ("hipdnn_backend/wire/",),
     "torch": ("hipdnn_backend/offload/",),
@@ -146,7 +146,7 @@ def _loaded_by(statement: str) -> set[str]:
                 "secrets",
                 "tempfile",
                 "importlib.metadata",
-                "iree_bridge.pool",
+                "iree_bridge.compile.pool",
             ),
         ),
     ],
@@ -165,8 +165,8 @@ def test_emitting_a_graph_needs_no_numpy() -> None:
     g.pointwise(PointwiseMode.RELU_FWD, y).set_output(True)
     for target in ("cpu", "gfx942"):
         loaded = _loaded_by(
-            "from graph_api import Graph\nfrom iree_bridge.emitter import emit_module\n"
-            f"from iree_bridge.target import Target\n"
+            "from graph_api import Graph\nfrom iree_bridge.emit.module import emit_module\n"
+            f"from iree_bridge.targets.target import Target\n"
             f"emit_module(Graph.from_json({g.validate().to_json()!r}), Target.parse({target!r}))"
         )
         assert "iree.compiler.ir" in loaded

@@ -32,7 +32,7 @@ from hipdnn_backend.registry import Registry
 from hipdnn_backend.selection import Selection
 from hipdnn_backend.wire import WireGraph, decode_graph
 from iree_bridge import Options, Target
-from iree_bridge.inspect import Inspection, inspect_graph
+from iree_bridge.compile.inspect import Inspection, inspect_graph
 
 __all__ = ["explain"]
 

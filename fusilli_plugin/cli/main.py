@@ -60,7 +60,7 @@ class _Commands(Guarded, click.Group):
 
 def _start_logging() -> None:
     """FUSILLI_LOG_LEVEL (debug, info, warning, error; default warning) decides what of the logs goes to stderr."""
-    from iree_bridge.options import Options
+    from iree_bridge.compile.options import Options
 
     handler = logging.StreamHandler()
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))

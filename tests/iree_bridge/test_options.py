@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fusilli_ground import environment as trusted
-from iree_bridge.options import CompileMode, OptionError, Options
+from iree_bridge.compile.options import CompileMode, OptionError, Options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -134,7 +134,7 @@ def test_the_environment_is_ignored_if_the_kernel_says_secure(monkeypatch: pytes
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its real user id")
 def test_the_environment_is_ignored_in_a_setuid_process(tmp_path: Path) -> None:
-    code = "import os; os.setresuid(65534, 0, 0); from iree_bridge.options import Options; print(Options.from_env())"
+    code = "import os; os.setresuid(65534, 0, 0); from iree_bridge import Options; print(Options.from_env())"
     environment = {
         "FUSILLI_CACHE_DIR": str(tmp_path / "planted"),
         "XDG_CACHE_HOME": str(tmp_path),

@@ -25,7 +25,7 @@ from hipdnn_backend.offload import Model, compile_model, load
 from hipdnn_backend.offload.errors import ModelError, OffloadError
 from hipdnn_backend.offload.package import Package, PackageError, save_package
 from iree_bridge import Options
-from iree_bridge.options import CompileMode
+from iree_bridge.compile.options import CompileMode
 from tests.support import onnx_models
 
 pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.ort]
