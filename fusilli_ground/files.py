@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ _STDERR: Final = 2
 
 
 @contextlib.contextmanager
-def standard_numbers_taken() -> Iterator[None]:
+def standard_numbers_taken() -> Generator[None]:
     """Meanwhile nothing that is opened gets descriptor 0, 1 or 2, also where the program has closed its standard files.
 
     What a library opened under such a number would get what others print, and go where they open their files anew.

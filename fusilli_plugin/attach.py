@@ -25,7 +25,7 @@ from fusilli_plugin.importers import Reading
 from fusilli_plugin.plan import FusilliPlan, Place
 from fusilli_plugin.texts import host_text
 from hipdnn_backend.engine import Override, engine_id
-from hipdnn_backend.plugin_abi import Severity, Status
+from hipdnn_backend.plugins.abi import Severity, Status
 from hipdnn_backend.wire import decode_engine_config, encode_engine_details
 from iree_bridge import Device, Options
 

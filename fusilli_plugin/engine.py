@@ -20,14 +20,14 @@ from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin import claim, quarantine
 from fusilli_plugin.company import company
 from fusilli_plugin.envelope import seal, unseal
-from fusilli_plugin.errors import BadParamError, FusilliEngineError, QuarantinedError
+from fusilli_plugin.errors import BadParamError, QuarantinedError
 from fusilli_plugin.importers import Reading, import_graph, unread_results
 from fusilli_plugin.knobs import Settings, knobs_for, settings_of
 from fusilli_plugin.plan import FusilliPlan, Place, as_engine_error
 from graph_api import CompileError, ExecutionError, FusilliError, Graph, NotSupportedError
 from hipdnn_backend.engine import EngineId, Support, engine_id
-from hipdnn_backend.errors import WireError
-from hipdnn_backend.plugin_abi import Status
+from hipdnn_backend.errors import EngineError, WireError
+from hipdnn_backend.plugins.abi import Status
 from hipdnn_backend.wire import (
     BatchnormInferenceAttributes,
     BehaviorNote,
@@ -461,7 +461,7 @@ class FusilliEngine:
         if not answer or known.graph is None:
             node = f"node '{answer.node}': " if answer.node else ""
             reason = f"the graph is not served: {node}{answer.reason} [{answer.rule}]"
-            raise FusilliEngineError(self.name, reason, Status.INVALID_VALUE)
+            raise EngineError(self.name, reason, Status.INVALID_VALUE)
         return known.graph, known.optional
 
     def _built(self, data: bytes, config: EngineConfig) -> Built:

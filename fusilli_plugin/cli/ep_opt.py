@@ -107,7 +107,7 @@ def ep_opt(ctx: click.Context, /, **settings: Any) -> None:
 
 def _run(chosen: list[Pass], *, source: Path, output: Path | None, device: str | None, **settings: Any) -> None:
     from hipdnn_backend.offload import printer
-    from hipdnn_backend.offload._mlir import new_context
+    from hipdnn_backend.offload.mlir import new_context
     from hipdnn_backend.offload.pipeline import run_passes
     from hipdnn_backend.offload.session import Layout, OffloadOptions, Session
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from fusilli_plugin.cli.base import Step
     from fusilli_plugin.plan import FusilliPlan
     from fusilli_plugin.report import StepRow
-    from hipdnn_backend.interpreter import Prepared, Timing
     from hipdnn_backend.offload import Model
-    from hipdnn_backend.offload.program import Execute, Graph
+    from hipdnn_backend.offload.program.program import Execute, Graph
+    from hipdnn_backend.offload.program.runner import Prepared, Timing
 
 __all__ = ["ModelRun", "run_model"]
 
@@ -225,7 +225,7 @@ def _dumped(number: int, model: Model) -> _Dumped:
         GraphError: it is no step with a graph, or one of another engine.
     """
     from fusilli_plugin.plan import FusilliPlan
-    from hipdnn_backend.offload.program import Execute
+    from hipdnn_backend.offload.program.program import Execute
 
     program = model.program
     step = program.steps[number] if 0 <= number < len(program.steps) else None

@@ -14,10 +14,10 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, Final, TypeVar
 
+from fusilli_ground.errors import OptionError
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep.abi import VENDOR_ID, Api, HardwareType, c_text
 from fusilli_plugin.ort_ep.memory import gpu
-from fusilli_plugin.ort_ep.options import OptionError
 from graph_api import FusilliError
 from hipdnn_backend.errors import DeviceError
 from iree_bridge import Device, Options

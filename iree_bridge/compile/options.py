@@ -17,15 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from fusilli_ground.environment import environment, is_privileged
-from graph_api.errors import FusilliError
+from fusilli_ground.errors import OptionError
 
-__all__ = ["CompileMode", "OptionError", "Options"]
+__all__ = ["CompileMode", "Options"]
 
 _MAX_SECONDS: Final = 1_000_000  # what sockets can wait is little more
-
-
-class OptionError(FusilliError):
-    """An option, or the environment variable that sets it, has a value that means nothing."""
 
 
 class CompileMode(Enum):

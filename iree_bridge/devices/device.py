@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from fusilli_ground.files import standard_numbers_taken
-from graph_api.errors import ExecutionError, did_you_mean
+from fusilli_ground.spelling import did_you_mean
+from graph_api.errors import ExecutionError
 from iree_bridge.devices import cuda, hip
 from iree_bridge.devices.iree_runtime import HalDevice, HalDriver, get_driver, parse_flags, reason
 from iree_bridge.targets.target import Target

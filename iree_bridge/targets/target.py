@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Literal, get_args
 
-from graph_api.errors import NotSupportedError, did_you_mean
+from fusilli_ground.spelling import did_you_mean
+from graph_api.errors import NotSupportedError
 from iree_bridge.targets import extensions
 from iree_bridge.targets.cpu import host_arch, host_extensions
 from iree_bridge.targets.extensions import PROCESSORS

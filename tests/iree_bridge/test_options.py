@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fusilli_ground import environment as trusted
-from iree_bridge.compile.options import CompileMode, OptionError, Options
+from fusilli_ground.errors import OptionError
+from iree_bridge.compile.options import CompileMode, Options
 
 ROOT = Path(__file__).resolve().parents[2]
 

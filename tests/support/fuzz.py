@@ -180,7 +180,7 @@ def _plan() -> Parser:
 
 
 def _saved() -> list[bytes]:
-    from hipdnn_backend.offload.package import save_package
+    from hipdnn_backend.offload.program.package import save_package
     from tests.hipdnn_backend.offload.test_package import variant
 
     with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +189,7 @@ def _saved() -> list[bytes]:
 
 
 def _package() -> Parser:
-    from hipdnn_backend.offload.package import Package, PackageError
+    from hipdnn_backend.offload.program.package import Package, PackageError
 
     path = Path(tempfile.mkdtemp(prefix="fuzz-"), "model")
 
@@ -239,9 +239,9 @@ def _onnx() -> Parser:
 
 
 def _mlir() -> Parser:
-    from hipdnn_backend.offload._mlir import new_context
     from hipdnn_backend.offload.errors import ModelError
     from hipdnn_backend.offload.frontend.mlir_text import load_text
+    from hipdnn_backend.offload.mlir import new_context
     from tests.support.passes import TWO_CONVS
 
     path, context = Path(tempfile.mkdtemp(prefix="fuzz-"), "model.mlir"), new_context()

@@ -25,8 +25,8 @@ from graph_api.numerics import check
 from hipdnn_backend import Host, Policies, Registry
 from hipdnn_backend.engine import Engine, Override, Plan, engine_id
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.plugin_abi import Status
-from hipdnn_backend.registry import Entry
+from hipdnn_backend.host.registry import Entry
+from hipdnn_backend.plugins.abi import Status
 from hipdnn_backend.wire import EngineConfig, IntConstraint, KnobSetting, decode_graph, encode_graph
 from iree_bridge import Options, Target
 from iree_bridge.compile.options import CompileMode

@@ -19,13 +19,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from hipdnn_backend.copying import bind_copy, host_array
-from hipdnn_backend.device import Buffer, Memory
-from hipdnn_backend.dlpack import Shared, is_shareable, share
+from hipdnn_backend.device.dlpack import Shared, is_shareable, share
+from hipdnn_backend.device.memory import Buffer, Memory
 from hipdnn_backend.engine import BindablePlan, Plan
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import OffloadError
-from hipdnn_backend.offload.program import Copy, Execute, Graph, Program, Space, View
+from hipdnn_backend.offload.program.copying import bind_copy, host_array
+from hipdnn_backend.offload.program.program import Copy, Execute, Graph, Program, Space, View
 
 __all__ = ["Bound", "InputError", "Prepared", "Timing", "prepare"]
 

@@ -12,8 +12,8 @@ from functools import partial
 import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
 import numpy as np
 
-from hipdnn_backend.device import Memory
-from hipdnn_backend.offload.program import View
+from hipdnn_backend.device.memory import Memory
+from hipdnn_backend.offload.program.program import View
 
 __all__ = ["Block", "bind_copy", "blocks", "host_array"]
 

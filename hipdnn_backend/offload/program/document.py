@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hipdnn_backend.offload.program import Buffer, Copy, Execute, Graph, Named, Program, ProgramError, Space, Step, View
+from hipdnn_backend.offload.program.program import (
+    Buffer,
+    Copy,
+    Execute,
+    Graph,
+    Named,
+    Program,
+    ProgramError,
+    Space,
+    Step,
+    View,
+)
 
 __all__ = ["VERSION", "from_document", "to_document"]
 

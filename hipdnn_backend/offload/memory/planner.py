@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from hipdnn_backend.memory.lifetimes import Lifetime, aligned, lower_bound, naive_size
+from hipdnn_backend.offload.memory.lifetimes import Lifetime, aligned, lower_bound, naive_size
 
 __all__ = ["Placement", "plan"]
 

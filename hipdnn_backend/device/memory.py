@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 import numpy as np
 
 from hipdnn_backend.errors import DeviceError
-from hipdnn_backend.search import mapped_files
+from hipdnn_backend.plugins.search import mapped_files
 
 __all__ = ["ALIGNMENT", "Buffer", "CudaMemory", "Data", "HipMemory", "HostMemory", "Memory"]
 

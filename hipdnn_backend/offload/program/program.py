@@ -18,8 +18,8 @@ from typing import Final, TypeAlias
 import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
 import numpy as np
 
-from hipdnn_backend.memory import Lifetime, Need, PlacementError, lifetimes, plan, verify
 from hipdnn_backend.offload.errors import OffloadError
+from hipdnn_backend.offload.memory import Lifetime, Need, PlacementError, lifetimes, plan, verify
 
 __all__ = [
     "DTYPES",

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from fusilli_ground.environment import environment
 from hipdnn_backend import wire
 from hipdnn_backend.engine import Engine, EngineId, engine_id, engine_name
-from hipdnn_backend.registry import parse_engine_id
+from hipdnn_backend.host.registry import parse_engine_id
 
 __all__ = ["CONFIG", "STATIC", "Policies", "Selection", "read_rules", "select", "wish_of", "with_wish"]
 

@@ -1,10 +1,10 @@
-"""The answer to "does this target serve this graph": yes, or no with node, rule and reason."""
+"""The answer to "is this graph served": yes, or no with node, rule and reason."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from graph_api.errors import NotSupportedError
+from fusilli_ground.errors import NotSupportedError
 
 __all__ = ["Support"]
 

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from hipdnn_backend.offload.errors import OffloadError
-from hipdnn_backend.offload.program import Program, ProgramError
-from hipdnn_backend.offload.program_json import from_document, to_document
+from hipdnn_backend.offload.program.document import from_document, to_document
+from hipdnn_backend.offload.program.program import Program, ProgramError
 
 __all__ = [
     "FORMAT",

@@ -22,7 +22,7 @@ from typing import Any
 
 from hipdnn_backend.engine import EngineId, Override, Support, engine_id, engine_name
 from hipdnn_backend.errors import EngineError, WireError
-from hipdnn_backend.plugin_abi import CALLBACK, ConstData, DeviceBuffer, PluginType, Severity, Status, declare
+from hipdnn_backend.plugins.abi import CALLBACK, ConstData, DeviceBuffer, PluginType, Severity, Status, declare
 from hipdnn_backend.wire import (
     EngineConfig,
     EngineDetails,

@@ -1,4 +1,4 @@
-"""The process that `hipdnn_backend.offload.native_onnx` asks; it is started by this file's path.
+"""The process that `hipdnn_backend.offload.onnx_process.client` asks; it is started by this file's path.
 
 It imports nothing but onnx's extension module, which needs neither numpy nor protobuf's Python, so it starts in
 hundredths of a second. A message is a JSON list and bytes, with the sizes of both in front.

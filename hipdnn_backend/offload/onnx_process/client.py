@@ -23,8 +23,8 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from fusilli_ground.environment import environment
-from hipdnn_backend.offload import _onnx_worker
 from hipdnn_backend.offload.errors import OffloadError
+from hipdnn_backend.offload.onnx_process import worker
 
 __all__ = [
     "OnnxError",
@@ -37,7 +37,7 @@ __all__ = [
     "inline_operators",
 ]
 
-_WORKER: Final = Path(_onnx_worker.__file__)
+_WORKER: Final = Path(worker.__file__)
 _ROOM: Final = 512 << 20
 _TIMES: Final = 64
 """Bytes of memory that a question may take: so many, and so many for each byte of the model."""
@@ -75,8 +75,8 @@ class _Process:
     def ask(self, header: list[Any], data: bytes) -> tuple[list[Any], bytes]:
         """One question and its answer. After an exception the process must not be used again."""
         self._sock.settimeout(_SECONDS + _SECONDS_PER_MIB * len(data) / (1 << 20))
-        _onnx_worker.send(self._sock, header, data)
-        return _onnx_worker.receive(self._sock)
+        worker.send(self._sock, header, data)
+        return worker.receive(self._sock)
 
     def is_alive(self) -> bool:
         return self._process.poll() is None

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hipdnn_backend import arrays
-from hipdnn_backend.arrays import DTYPES, Pack
 from hipdnn_backend.errors import DeviceError, EngineError, NoEngineError, PackError
+from hipdnn_backend.host import arrays
+from hipdnn_backend.host.arrays import DTYPES, Pack
 from hipdnn_backend.wire import DataType, KnobValue, WireTensor
 
 if TYPE_CHECKING:
-    from hipdnn_backend.execution import GraphLike, Host, HostPlan
+    from hipdnn_backend.host.execution import GraphLike, Host, HostPlan
 
 __all__ = ["TOLERANCES", "Rank", "Ranking", "Verdict", "rank"]
 
@@ -119,12 +119,12 @@ def rank(
     stream: int = 0,
     knobs: Mapping[str, Mapping[str, KnobValue]] | None = None,
 ) -> Ranking:
-    """Time the engines that run a graph; see `hipdnn_backend.execution.Host.rank`.
+    """Time the engines that run a graph; see `hipdnn_backend.host.execution.Host.rank`.
 
     Args:
         host: has the engines.
         graph: what to run.
-        pack: as for `hipdnn_backend.execution.HostPlan.execute`. No output may share memory with an input.
+        pack: as for `hipdnn_backend.host.execution.HostPlan.execute`. No output may share memory with an input.
         reference: output uid → the right values, of the tensor's dims; may leave outputs out.
         tolerance: allowed difference as a part of an output's largest value; default: `TOLERANCES`.
         rounds: timed executions of each engine.

@@ -16,13 +16,13 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from hipdnn_backend import arrays, selection
-from hipdnn_backend.arrays import Operands, Pack
-from hipdnn_backend.device import Buffer, HostMemory, Memory
+from hipdnn_backend.device.memory import Buffer, HostMemory, Memory
 from hipdnn_backend.engine import Engine, Override, Plan, Support
 from hipdnn_backend.errors import NoEngineError, PackError, WireError
-from hipdnn_backend.registry import Registry, parse_engine_id
-from hipdnn_backend.selection import Policies, Selection
+from hipdnn_backend.host import arrays, selection
+from hipdnn_backend.host.arrays import Operands, Pack
+from hipdnn_backend.host.registry import Registry, parse_engine_id
+from hipdnn_backend.host.selection import Policies, Selection
 from hipdnn_backend.wire import (
     EngineConfig,
     KnobSetting,
@@ -39,7 +39,7 @@ from hipdnn_backend.wire import (
 )
 
 if TYPE_CHECKING:
-    from hipdnn_backend.ranking import Ranking
+    from hipdnn_backend.host.ranking import Ranking
 
 __all__ = ["GraphLike", "Host", "HostPlan", "decoded"]
 
@@ -154,9 +154,9 @@ class Host:
         Args:
             graph: what to run.
             pack: as for `HostPlan.execute`; outputs hold the best engine's results afterwards.
-            options: see `hipdnn_backend.ranking.rank`.
+            options: see `hipdnn_backend.host.ranking.rank`.
         """
-        from hipdnn_backend.ranking import rank
+        from hipdnn_backend.host.ranking import rank
 
         return rank(self, graph, pack, **options)
 

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fusilli_ground.spelling import did_you_mean
 from hipdnn_backend.engine import KNOWN_ENGINES, Engine, EngineId, engine_id, is_fallback
-from hipdnn_backend.errors import EngineError, NoEngineError, did_you_mean
-from hipdnn_backend.plugin_library import PluginLibrary
-from hipdnn_backend.search import LoadingMode, Problem, find_plugin_files
+from hipdnn_backend.errors import EngineError, NoEngineError
+from hipdnn_backend.plugins.library import PluginLibrary
+from hipdnn_backend.plugins.search import LoadingMode, Problem, find_plugin_files
 
 __all__ = ["ENTRY_POINTS", "Entry", "LoadingMode", "Problem", "Registry", "parse_engine_id"]
 
@@ -96,7 +97,7 @@ class Registry:
 
         Args:
             engines: objects that go before everything else.
-            paths: folders and files with plugins, by the rules of `hipdnn_backend.search`.
+            paths: folders and files with plugins, by the rules of `hipdnn_backend.plugins.search`.
             mode: whether they join the default folder and ``HIPDNN_PLUGIN_DIR``, or replace them.
             entry_points: whether to ask installed packages.
             environ: default: that of the process.

@@ -6,7 +6,7 @@ Example:
         plan.execute({1: x, 2: w, 3: y})
 
 The backend loads the plugins, chooses the engine and keeps the plans; this drives it through its C API
-(`hipdnn_backend.native_api`). Graphs go in the wire layout that the backend speaks.
+(`hipdnn_backend.host.native_api`). Graphs go in the wire layout that the backend speaks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ctypes import byref, c_char_p, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hipdnn_backend import selection
-from hipdnn_backend.device import Memory
+from hipdnn_backend.device.memory import Memory
 from hipdnn_backend.engine import EngineId, Override, Plan, Support, engine_id, engine_name
 from hipdnn_backend.errors import EngineError, WireError
-from hipdnn_backend.execution import GraphLike, Host, decoded
-from hipdnn_backend.native_api import Api, Attribute, Descriptor, DescriptorType, NativeStatus, Type
-from hipdnn_backend.plugin_abi import declare
-from hipdnn_backend.registry import Entry, Problem, Registry, parse_engine_id
-from hipdnn_backend.search import LoadingMode, find_backend_library
-from hipdnn_backend.selection import Selection
+from hipdnn_backend.host import selection
+from hipdnn_backend.host.execution import GraphLike, Host, decoded
+from hipdnn_backend.host.native_api import Api, Attribute, Descriptor, DescriptorType, NativeStatus, Type
+from hipdnn_backend.host.registry import Entry, Problem, Registry, parse_engine_id
+from hipdnn_backend.host.selection import Selection
+from hipdnn_backend.plugins.abi import declare
+from hipdnn_backend.plugins.search import LoadingMode, find_backend_library
 from hipdnn_backend.wire import (
     EngineConfig,
     EngineDetails,
@@ -40,7 +40,7 @@ from hipdnn_backend.wire import (
 )
 
 if TYPE_CHECKING:
-    from hipdnn_backend.execution import HostPlan
+    from hipdnn_backend.host.execution import HostPlan
 
 __all__ = ["NativeEngine", "NativeHost", "NativePlan"]
 
@@ -71,7 +71,7 @@ class NativeHost(Host):
         """Load the backend and its plugins.
 
         Args:
-            library: default: `hipdnn_backend.search.find_backend_library`.
+            library: default: `hipdnn_backend.plugins.search.find_backend_library`.
             paths: plugins and folders of them, for the backend. It takes them only while the process has no handle.
             mode: whether they join its default ones or replace them.
             memory: where the buffers of executions live; default: host memory.

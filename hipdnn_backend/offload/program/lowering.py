@@ -9,10 +9,21 @@ from typing import Any, Final, Protocol
 import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
 import numpy as np
 
-from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import OffloadError
-from hipdnn_backend.offload.program import Buffer, Copy, Execute, Graph, Named, Program, Space, Step, View, placed
-from hipdnn_backend.offload.setup import with_setup
+from hipdnn_backend.offload.mlir import ir
+from hipdnn_backend.offload.program.program import (
+    Buffer,
+    Copy,
+    Execute,
+    Graph,
+    Named,
+    Program,
+    Space,
+    Step,
+    View,
+    placed,
+)
+from hipdnn_backend.offload.program.setup import with_setup
 from hipdnn_backend.wire import WireGraph, WireTensor, decode_graph
 
 __all__ = ["Compiled", "Lowered", "LoweringError", "lower"]

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from hipdnn_backend.offload.program import Execute, Program, Space, Step
+from hipdnn_backend.offload.program.program import Execute, Program, Space, Step
 
 __all__ = ["with_setup"]
 

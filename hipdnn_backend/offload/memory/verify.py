@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from hipdnn_backend.memory.lifetimes import Lifetime
+from hipdnn_backend.offload.memory.lifetimes import Lifetime
 
 __all__ = ["PlacementError", "verify"]
 

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from hipdnn_backend import wire
-from hipdnn_backend.device import Buffer, Memory
+from hipdnn_backend.device.memory import Buffer, Memory
 from hipdnn_backend.engine import Override
 from hipdnn_backend.errors import PackError
 from hipdnn_backend.wire import Attributes, DataType, WireGraph, WireTensor
