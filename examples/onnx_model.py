@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from hipdnn_backend import offload
+from hipdnn_backend.offload import load
 
 DEVICE = "cpu"  # "hip" on a machine with an AMD GPU
 
@@ -44,7 +44,7 @@ def make_model() -> onnx.ModelProto:
 def main() -> int:
     proto = make_model()
     feeds = {"image": np.random.default_rng(1).standard_normal((4, 3, 32, 32)).astype(np.float32)}
-    with offload.load(proto, device=DEVICE, dims={"batch": 4}) as model:
+    with load(proto, device=DEVICE, dims={"batch": 4}) as model:
         print(model)
         got = model.run(feeds)["classes"]
 
