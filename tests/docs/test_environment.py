@@ -14,6 +14,7 @@ PACKAGES = ("graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin")
 OTHERS = {
     "HIP_VISIBLE_DEVICES",  # by HIP
     "HIPDNN_LOG_GRAPH_DIR",  # by hipDNN
+    "HIPDNN_LOG_LEVEL",  # likewise
     "XDG_CACHE_HOME",  # by platformdirs
 }
 # Constants that look like variables.

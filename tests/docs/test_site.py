@@ -39,5 +39,7 @@ def test_the_api_pages_have_what_is_exported(site: Path, package: str) -> None:
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
-        loaded = re.findall(r'<(?:script|img)[^>]* src="(https?:[^"]*)"|<link[^>]*rel="stylesheet"[^>]*href="(https?:[^"]*)"', text)
+        loaded = re.findall(
+            r'<(?:script|img)[^>]* src="(https?:[^"]*)"|<link[^>]*rel="stylesheet"[^>]*href="(https?:[^"]*)"', text
+        )
         assert not loaded, page.name
