@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.pages import PAGES, ROOT, anchors, links
+from tests.support.pages import PAGES, ROOT, anchors, links, spans
 
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -44,3 +47,31 @@ def test_the_changelog_has_this_version() -> None:
     versions = re.findall(r"^## \[([\w.]+)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert versions[0] == "Unreleased"
     assert __version__ in versions
+
+
+_TOPS = "graph_api|iree_bridge|hipdnn_backend|fusilli_plugin"
+_PATH = re.compile(rf"(?:{_TOPS}|tests|docs|examples)/[\w./*-]*")
+_DOTTED = re.compile(rf"(?<!\w)(?:{_TOPS})(?:\.\w+)+")
+
+
+def _resolves(dotted: str) -> bool:
+    """Whether a dotted name is a module, or something in one."""
+    found: Any = importlib.import_module(dotted.partition(".")[0])
+    for part in dotted.split(".")[1:]:
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            if not hasattr(found, "__path__") or importlib.util.find_spec(f"{found.__name__}.{part}") is None:
+                return False
+            found = importlib.import_module(f"{found.__name__}.{part}")
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_what_is_named_exists(page: Path) -> None:
+    """Files and names of ours, in code spans."""
+    for span in spans(page):
+        if _PATH.fullmatch(span):
+            assert list(ROOT.glob(span.rstrip("/"))), f"there is no {span}"
+        for dotted in _DOTTED.findall(span):
+            assert _resolves(dotted), f"there is no {dotted} (in `{span}`)"
