@@ -58,8 +58,9 @@ bench: $(VENV)/.installed-dev
 	@$(PY) -m fusilli_plugin.checks.bench --models $(ARGS)
 
 # The variable turns off a notice of the theme about the next major version of mkdocs, which pyproject.toml excludes.
+# Not --quiet: warnings that are not shown do not count.
 docs: $(VENV)/.installed-docs
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict $(ARGS)
 	@echo build/site/index.html
 
 wheel: $(PY)
