@@ -41,7 +41,7 @@ def attach() -> None:
     # A second copy elsewhere on the path would be loaded in silence otherwise.
     sys.path.insert(0, root)
     try:
-        for name in ("graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin"):
+        for name in ("fusilli_ground", "graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin"):
             package = importlib.import_module(name)
             home = os.path.dirname(os.path.dirname(os.path.abspath(str(package.__file__))))
             if os.path.realpath(home) != os.path.realpath(root):

@@ -6,12 +6,12 @@ import ctypes
 import itertools
 from typing import Any, Final, Generic, TypeVar
 
+from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin.errors import BadParamError, QuarantinedError
 from fusilli_plugin.texts import host_text
 from graph_api import CompileError, ExecutionError, GraphError, NotSupportedError
 from hipdnn_backend.errors import EngineError, WireError
-from hipdnn_backend.plugin_abi import Status
-from iree_bridge._locks import fork_safe_lock
+from hipdnn_backend.plugins.abi import Status
 
 __all__ = ["STATUS_OF", "Buffers", "HandleTable", "error_text", "status_of"]
 

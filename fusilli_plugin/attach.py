@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin import __version__, claim
 from fusilli_plugin._link import ffi
 from fusilli_plugin.abi import Buffers, HandleTable, error_text, status_of
@@ -24,10 +25,9 @@ from fusilli_plugin.importers import Reading
 from fusilli_plugin.plan import FusilliPlan, Place
 from fusilli_plugin.texts import host_text
 from hipdnn_backend.engine import Override, engine_id
-from hipdnn_backend.plugin_abi import Severity, Status
+from hipdnn_backend.plugins.abi import Severity, Status
 from hipdnn_backend.wire import decode_engine_config, encode_engine_details
 from iree_bridge import Device, Options
-from iree_bridge._locks import fork_safe_lock
 
 __all__ = ["ABI", "Plugin", "attach"]
 
@@ -344,9 +344,9 @@ class Plugin:
             return self._device.index
         if device >= 0:
             return device
-        from iree_bridge import _hip
+        from iree_bridge.devices import hip
 
-        return _hip.current_device()  # the host had no HIP runtime when it made the handle
+        return hip.current_device()  # the host had no HIP runtime when it made the handle
 
     def _place(self, serial: int, device: int, stream: int) -> Place:
         """Device and stream of the executing handle, noted so that they can be dropped with it."""

@@ -16,17 +16,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin import claim, quarantine
 from fusilli_plugin.company import company
 from fusilli_plugin.envelope import seal, unseal
-from fusilli_plugin.errors import BadParamError, FusilliEngineError, QuarantinedError
+from fusilli_plugin.errors import BadParamError, QuarantinedError
 from fusilli_plugin.importers import Reading, import_graph, unread_results
 from fusilli_plugin.knobs import Settings, knobs_for, settings_of
 from fusilli_plugin.plan import FusilliPlan, Place, as_engine_error
 from graph_api import CompileError, ExecutionError, FusilliError, Graph, NotSupportedError
 from hipdnn_backend.engine import EngineId, Support, engine_id
-from hipdnn_backend.errors import WireError
-from hipdnn_backend.plugin_abi import Status
+from hipdnn_backend.errors import EngineError, WireError
+from hipdnn_backend.plugins.abi import Status
 from hipdnn_backend.wire import (
     BatchnormInferenceAttributes,
     BehaviorNote,
@@ -35,13 +36,13 @@ from hipdnn_backend.wire import (
     WireGraph,
     decode_graph,
 )
-from iree_bridge import Device, Executable, Options, Target, starting, support, versions
-from iree_bridge._locks import fork_safe_lock
+from iree_bridge import Device, Executable, Options, Target, support
 from iree_bridge.api import load_code
-from iree_bridge.cache import UntrustedCacheError
-from iree_bridge.compiler import CompiledCode, cache_for, compile_code, known_refusal
-from iree_bridge.cpu import host_arch, missing_features
-from iree_bridge.options import CompileMode
+from iree_bridge.compile import starting, versions
+from iree_bridge.compile.cache import UntrustedCacheError
+from iree_bridge.compile.compiler import CompiledCode, cache_for, compile_code, known_refusal
+from iree_bridge.compile.options import CompileMode
+from iree_bridge.targets.cpu import host_arch, missing_features
 
 __all__ = ["Built", "FusilliEngine"]
 
@@ -169,7 +170,7 @@ class Built:
 
     def to_bytes(self) -> bytes:
         """A sealed artifact of one target, without what only a recompile needs."""
-        from iree_bridge.artifact import Artifact, TargetCode
+        from iree_bridge.artifact.artifact import Artifact, TargetCode
 
         code = TargetCode(
             target=self.target,
@@ -418,7 +419,7 @@ class FusilliEngine:
         if versions.runtime_version() is None:
             return Support.no("iree-base-runtime is not installed", rule="installation")
         if self._target is None and self.device.kind == "hip" and not self.device.driver:
-            from iree_bridge.direct.driver import Hip  # HIP only
+            from iree_bridge.runtime.recorded.driver import Hip  # HIP only
 
             Hip.get()  # raises for a runtime without the functions that launches take
         try:
@@ -460,7 +461,7 @@ class FusilliEngine:
         if not answer or known.graph is None:
             node = f"node '{answer.node}': " if answer.node else ""
             reason = f"the graph is not served: {node}{answer.reason} [{answer.rule}]"
-            raise FusilliEngineError(self.name, reason, Status.INVALID_VALUE)
+            raise EngineError(self.name, reason, Status.INVALID_VALUE)
         return known.graph, known.optional
 
     def _built(self, data: bytes, config: EngineConfig) -> Built:
@@ -497,7 +498,7 @@ class FusilliEngine:
         return Built(graph, self.target, code, settings, size, options, optional)
 
     def _restored(self, payload: bytes) -> Built:
-        from iree_bridge.artifact import Artifact
+        from iree_bridge.artifact.artifact import Artifact
         from iree_bridge.runtime.program import load_module, workspace_size
 
         if len(payload) > _MAX_PAYLOAD:

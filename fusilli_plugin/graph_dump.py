@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from fusilli_ground.files import write_whole
 from graph_api import Graph, GraphError, TensorAttr
-from iree_bridge._files import write_whole
 
 __all__ = ["Dump", "is_dump", "load_dump", "require_new", "save_dump"]
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fusilli_ground.environment import environment, is_privileged
 from fusilli_plugin.build import LIBRARY, BuildError, compile_shim, is_current
 from graph_api import FusilliError
-from hipdnn_backend._environment import environment, is_privileged
-from hipdnn_backend.search import ENGINES, backend_candidates, find_backend_library
+from hipdnn_backend.plugins.search import ENGINES, backend_candidates, find_backend_library
 
 __all__ = [
     "InstallError",

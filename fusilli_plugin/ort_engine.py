@@ -18,13 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 from fusilli_plugin.envelope import ONNX_GRAPH, seal, unseal
-from fusilli_plugin.errors import BadParamError, FusilliEngineError
+from fusilli_plugin.errors import BadParamError
 from fusilli_plugin.plan import as_engine_error
 from graph_api import ExecutionError, NotSupportedError
-from hipdnn_backend.arrays import DTYPES
-from hipdnn_backend.device import CudaMemory, HipMemory, Memory
+from hipdnn_backend.device.memory import CudaMemory, HipMemory, Memory
 from hipdnn_backend.engine import EngineId, Override, Support, engine_id
-from hipdnn_backend.errors import DeviceError, WireError
+from hipdnn_backend.errors import DeviceError, EngineError, WireError
+from hipdnn_backend.host.arrays import DTYPES
 from hipdnn_backend.onnx_op import RANDOM, carries_onnx
 from hipdnn_backend.wire import (
     BehaviorNote,
@@ -304,7 +304,7 @@ def _in_older_opsets(data: bytes) -> Iterator[bytes]:
         return
     import onnx
 
-    from hipdnn_backend.offload.native_onnx import convert_version
+    from hipdnn_backend.offload.onnx_process.client import convert_version
 
     try:
         model = onnx.load_model_from_string(data)
@@ -380,7 +380,7 @@ class OnnxRuntimePlan:
             EngineError: the plan is closed, a uid is missing, dims are overridden, or ONNX Runtime or a copy failed.
         """
         if overrides:
-            raise FusilliEngineError(NAME, "the nodes of a model have the dims that they were compiled for")
+            raise EngineError(NAME, "the nodes of a model have the dims that they were compiled for")
         self.bind(pack, workspace=workspace, stream=stream)()
 
     def bind(self, pack: Mapping[int, int], *, workspace: int = 0, stream: int = 0) -> Callable[[], None]:
@@ -429,7 +429,7 @@ def _bound(loaded: _Loaded, addresses: Sequence[int]) -> Callable[[], None]:
         try:
             loaded.session.run_with_iobinding(binding)
         except Exception as error:  # a class of its own for each kind of failure
-            raise FusilliEngineError(NAME, f"onnxruntime: {' '.join(str(error).split())[:500]}") from error
+            raise EngineError(NAME, f"onnxruntime: {' '.join(str(error).split())[:500]}") from error
 
     return run
 
@@ -447,7 +447,7 @@ def _staged(loaded: _Loaded, pack: Mapping[int, int], memory: Memory) -> Callabl
             for port in loaded.outputs:
                 memory.write(pack[port.uid], buffers[port])
         except DeviceError as error:
-            raise FusilliEngineError(NAME, str(error)) from error
+            raise EngineError(NAME, str(error)) from error
 
     return run
 

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin.abi import status_of
-from fusilli_plugin.errors import BadParamError, FusilliEngineError
+from fusilli_plugin.errors import BadParamError
 from graph_api import FusilliError, Graph, TensorAttr
 from hipdnn_backend.engine import Override
+from hipdnn_backend.errors import EngineError
 from iree_bridge import Executable
-from iree_bridge._locks import fork_safe_lock
-from iree_bridge.buffers import ALIGNMENT
+from iree_bridge.devices.buffers import ALIGNMENT
 
 if TYPE_CHECKING:
     from fusilli_plugin.engine import Built, FusilliEngine
@@ -39,10 +40,10 @@ def as_engine_error(where: str) -> Iterator[None]:
     """What this project raises on purpose, as the error that the `Engine` protocol promises."""
     try:
         yield
-    except FusilliEngineError:
+    except EngineError:
         raise
     except (FusilliError, MemoryError) as error:
-        raise FusilliEngineError(where, str(error) or type(error).__name__, status_of(error)) from error
+        raise EngineError(where, str(error) or type(error).__name__, status_of(error)) from error
 
 
 class FusilliPlan:
@@ -111,7 +112,7 @@ class FusilliPlan:
             try:
                 call()
             except FusilliError as error:
-                raise FusilliEngineError("execute", str(error), status_of(error)) from error
+                raise EngineError("execute", str(error), status_of(error)) from error
 
         return launch
 

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from fusilli_plugin.errors import QuarantinedError
 from graph_api import Graph
-from iree_bridge import Device, Executable, Options, Target, versions
-from iree_bridge.compiler import CompiledCode
+from iree_bridge import Device, Executable, Options, Target
+from iree_bridge.compile import versions
+from iree_bridge.compile.compiler import CompiledCode
 
 __all__ = ["has_passed_selftest", "is_quarantined", "record_selftest", "release", "verify"]
 
@@ -32,10 +33,10 @@ def device_identity(device: Device) -> str:
         return f"cpu {versions.iree_version()}"
     driver = ""
     if device.kind == "hip":
-        from iree_bridge import _hip
+        from iree_bridge.devices import hip
 
         # the real name of the library holds the release
-        driver = os.path.basename(os.path.realpath(_hip.mapped_library() or ""))
+        driver = os.path.basename(os.path.realpath(hip.mapped_library() or ""))
     return f"{device.kind} {device.arch} {driver} {versions.iree_version()}"
 
 
@@ -46,7 +47,7 @@ def verify(graph: Graph, code: CompiledCode, executable: Executable, options: Op
         QuarantinedError: the results are wrong, now or before; the engine declines the graph from now on.
         ExecutionError: the device failed.
     """
-    from iree_bridge.vectors import make_inputs, make_vector
+    from iree_bridge.artifact.vectors import make_inputs, make_vector
 
     identity = device_identity(executable.device)
     name = _name(code.key, identity)

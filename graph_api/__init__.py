@@ -3,6 +3,7 @@
 Needs numpy alone; ``iree_bridge`` compiles and runs what is built here.
 """
 
+from fusilli_ground.support import Support
 from graph_api.dtypes import DataType
 from graph_api.errors import CompileError, ExecutionError, FusilliError, GraphError, NotSupportedError
 from graph_api.graph import Arguments, Graph
@@ -15,7 +16,6 @@ from graph_api.ops.pointwise import PointwiseAttributes, PointwiseMode
 from graph_api.ops.reduction import ReductionAttributes, ReductionMode
 from graph_api.ops.resample import PaddingMode, ResampleAttributes, ResampleMode
 from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaAttributes
-from graph_api.support import Support
 from graph_api.tensor import TensorAttr
 
 __all__ = [

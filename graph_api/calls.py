@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from graph_api.errors import GraphError, did_you_mean
+from fusilli_ground.spelling import did_you_mean
+from graph_api.errors import GraphError
 
 __all__ = ["explain_calls"]
 

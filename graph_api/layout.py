@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from graph_api.errors import GraphError, did_you_mean
+from fusilli_ground.spelling import did_you_mean
+from graph_api.errors import GraphError
 
 __all__ = [
     "PhysicalLayout",

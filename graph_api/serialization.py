@@ -11,8 +11,9 @@ import math
 from reprlib import repr as _shown  # of values from outside, which may be long
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fusilli_ground.spelling import did_you_mean
 from graph_api.dtypes import DataType
-from graph_api.errors import GraphError, did_you_mean
+from graph_api.errors import GraphError
 from graph_api.node import OPS
 from graph_api.tensor import Scalar, TensorAttr
 

@@ -14,14 +14,14 @@ Example:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hipdnn_backend.device import Buffer, CudaMemory, HipMemory, HostMemory, Memory
+    from hipdnn_backend.device.memory import Buffer, CudaMemory, HipMemory, HostMemory, Memory
     from hipdnn_backend.engine import Engine, EngineId, Override, Plan, Support, engine_id
     from hipdnn_backend.errors import BackendError, DeviceError, EngineError, NoEngineError, PackError, WireError
-    from hipdnn_backend.execution import Host, HostPlan
-    from hipdnn_backend.native import NativeHost
-    from hipdnn_backend.ranking import Rank, Ranking, Verdict
-    from hipdnn_backend.registry import Entry, LoadingMode, Problem, Registry
-    from hipdnn_backend.selection import Policies, Selection
+    from hipdnn_backend.host.execution import Host, HostPlan
+    from hipdnn_backend.host.native import NativeHost
+    from hipdnn_backend.host.ranking import Rank, Ranking, Verdict
+    from hipdnn_backend.host.registry import Entry, LoadingMode, Problem, Registry
+    from hipdnn_backend.host.selection import Policies, Selection
 
 __all__ = [
     "BackendError",

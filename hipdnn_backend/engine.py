@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NewType, Protocol, runtime_checkable
 
+from fusilli_ground.support import Support
 from hipdnn_backend.wire import EngineConfig, EngineDetails
 
 __all__ = [
@@ -26,35 +27,6 @@ __all__ = [
 
 EngineId = NewType("EngineId", int)
 """Signed 64-bit number of an engine: the hash of its name."""
-
-
-class Support(NamedTuple):
-    """Whether an engine runs a graph; true in conditions if it does.
-
-    Attributes:
-        ok: it does.
-        node: name of the node that is declined, "" if none or if the whole graph is.
-        rule: short stable name of the rule that declines, "" if ``ok``.
-        reason: one sentence with the values seen, "" if ``ok``.
-    """
-
-    ok: bool
-    node: str = ""
-    rule: str = ""
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    @classmethod
-    def yes(cls) -> Support:
-        """The graph is served."""
-        return cls(True)
-
-    @classmethod
-    def no(cls, reason: str, *, node: str = "", rule: str) -> Support:
-        """The graph is declined."""
-        return cls(False, node, rule, reason)
 
 
 class Override(NamedTuple):

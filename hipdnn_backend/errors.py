@@ -1,13 +1,13 @@
-"""The exceptions of the backend. None is a `graph_api` error, because this package imports none of the others."""
+"""The exceptions of the backend."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from fusilli_ground.errors import FusilliError
 
-__all__ = ["BackendError", "DeviceError", "EngineError", "NoEngineError", "PackError", "WireError", "did_you_mean"]
+__all__ = ["BackendError", "DeviceError", "EngineError", "NoEngineError", "PackError", "WireError"]
 
 
-class BackendError(Exception):
+class BackendError(FusilliError):
     """Base class of everything that this package raises on purpose."""
 
 
@@ -64,12 +64,3 @@ class WireError(BackendError, ValueError):
             return WireError(parent, self.reason)
         joint = "" if self.path.startswith("[") else "."
         return WireError(f"{parent}{joint}{self.path}", self.reason)
-
-
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """`` (did you mean X?)`` for the known name that is most like ``name``, whatever its case; "" if none is."""
-    import difflib
-
-    spelled = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(str(name)[:64].lower(), spelled, 1)
-    return f" (did you mean {spelled[close[0]]}?)" if close else ""

@@ -6,14 +6,14 @@ Importing this package loads neither MLIR nor IREE.
 from typing import TYPE_CHECKING, Any
 
 from graph_api import Support
-from iree_bridge.options import Options
+from iree_bridge.compile.options import Options
 from iree_bridge.support import support
-from iree_bridge.target import Target
+from iree_bridge.targets.target import Target
 
 if TYPE_CHECKING:
     from iree_bridge.api import build, compile_graph
-    from iree_bridge.artifact import Artifact, ArtifactError
-    from iree_bridge.device import Device
+    from iree_bridge.artifact.artifact import Artifact, ArtifactError
+    from iree_bridge.devices.device import Device
     from iree_bridge.runtime import BoundCall, Executable
 
 __all__ = [
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 _LATE = {
-    "Artifact": "iree_bridge.artifact",
-    "ArtifactError": "iree_bridge.artifact",
+    "Artifact": "iree_bridge.artifact.artifact",
+    "ArtifactError": "iree_bridge.artifact.artifact",
     "BoundCall": "iree_bridge.runtime",
-    "Device": "iree_bridge.device",
+    "Device": "iree_bridge.devices.device",
     "Executable": "iree_bridge.runtime",
     "build": "iree_bridge.api",
     "compile_graph": "iree_bridge.api",

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from graph_api import ExecutionError, Graph, NotSupportedError
-from iree_bridge.compiler import CompiledCode, compile_code
-from iree_bridge.options import CompileMode, Options
+from iree_bridge.compile.compiler import CompiledCode, compile_code
+from iree_bridge.compile.options import CompileMode, Options
 from iree_bridge.support import support
-from iree_bridge.target import Target
+from iree_bridge.targets.target import Target
 
 if TYPE_CHECKING:
-    from iree_bridge.artifact import Artifact
-    from iree_bridge.device import Device
+    from iree_bridge.artifact.artifact import Artifact
+    from iree_bridge.devices.device import Device
     from iree_bridge.runtime import Executable
 
 __all__ = ["build", "compile_graph", "load_code"]
@@ -40,7 +40,7 @@ def build(
         CompileError: the compiler failed.
         ExecutionError: the device is not there, or does not load the code.
     """
-    from iree_bridge.device import Device
+    from iree_bridge.devices.device import Device
 
     options = options or Options.from_env()
     place = Device.parse(options.device if device is None else device) if not isinstance(device, Device) else device
@@ -85,7 +85,7 @@ def compile_graph(graph: Graph, targets: Sequence[Target], *, options: Options |
         NotSupportedError: a target does not serve it.
         CompileError: the compiler failed.
     """
-    from iree_bridge.artifact import compile_artifact
+    from iree_bridge.artifact.artifact import compile_artifact
 
     if isinstance(targets, str | Target):
         raise NotSupportedError(

@@ -17,10 +17,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # package -> our packages that it may import
 OURS: dict[str, frozenset[str]] = {
-    "graph_api": frozenset(),
-    "iree_bridge": frozenset({"graph_api"}),
-    "hipdnn_backend": frozenset(),
-    "fusilli_plugin": frozenset({"graph_api", "iree_bridge", "hipdnn_backend"}),
+    "fusilli_ground": frozenset(),
+    "graph_api": frozenset({"fusilli_ground"}),
+    "iree_bridge": frozenset({"fusilli_ground", "graph_api"}),
+    "hipdnn_backend": frozenset({"fusilli_ground"}),
+    "fusilli_plugin": frozenset({"fusilli_ground", "graph_api", "iree_bridge", "hipdnn_backend"}),
 }
 
 # third-party module -> files and folders (ending in "/") that may import it; "" is anywhere
@@ -28,11 +29,11 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("",),
     "ml_dtypes": ("",),
     # the compiler lives in worker processes: some inputs crash it
-    "iree.compiler": ("iree_bridge/_mlir.py", "iree_bridge/_compiler_api.py"),
-    "iree.runtime": ("iree_bridge/_runtime.py",),
-    "iree._runtime": ("iree_bridge/_runtime.py",),
-    "hip": ("iree_bridge/_hip.py", "hipdnn_backend/device.py"),
-    "rocm": ("iree_bridge/_hip.py", "hipdnn_backend/device.py"),
+    "iree.compiler": ("iree_bridge/emit/mlir.py", "iree_bridge/compile/iree_compiler.py"),
+    "iree.runtime": ("iree_bridge/devices/iree_runtime.py",),
+    "iree._runtime": ("iree_bridge/devices/iree_runtime.py",),
+    "hip": ("iree_bridge/devices/hip.py", "hipdnn_backend/device/memory.py"),
+    "rocm": ("iree_bridge/devices/hip.py", "hipdnn_backend/device/memory.py"),
     "platformdirs": ("iree_bridge/",),
     "flatbuffers": ("hipdnn_backend/wire/",),
     "torch": ("hipdnn_backend/offload/",),
@@ -145,7 +146,7 @@ def _loaded_by(statement: str) -> set[str]:
                 "secrets",
                 "tempfile",
                 "importlib.metadata",
-                "iree_bridge.pool",
+                "iree_bridge.compile.pool",
             ),
         ),
     ],
@@ -164,8 +165,8 @@ def test_emitting_a_graph_needs_no_numpy() -> None:
     g.pointwise(PointwiseMode.RELU_FWD, y).set_output(True)
     for target in ("cpu", "gfx942"):
         loaded = _loaded_by(
-            "from graph_api import Graph\nfrom iree_bridge.emitter import emit_module\n"
-            f"from iree_bridge.target import Target\n"
+            "from graph_api import Graph\nfrom iree_bridge.emit.module import emit_module\n"
+            f"from iree_bridge.targets.target import Target\n"
             f"emit_module(Graph.from_json({g.validate().to_json()!r}), Target.parse({target!r}))"
         )
         assert "iree.compiler.ir" in loaded

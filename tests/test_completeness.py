@@ -14,7 +14,7 @@ from tests.cases import all_cases
 ROOT = Path(__file__).parent.parent
 
 
-EMITTED = "\n".join(file.read_text() for file in (ROOT / "iree_bridge/emit").glob("*.py"))
+EMITTED = "\n".join(file.read_text() for file in (ROOT / "iree_bridge/emit").rglob("*.py"))
 
 
 @pytest.mark.parametrize("op", sorted(OPS))

@@ -50,7 +50,7 @@ def test_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name.split("/")[0]}
-    assert tops == {"graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin"}
+    assert tops == {"fusilli_ground", "graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin"}
     for package in sorted(tops):
         assert f"{package}/py.typed" in names
     assert any(name.endswith("LICENSE") for name in names)

@@ -15,8 +15,8 @@ import numpy as np
 from fusilli_plugin.checks.picture import draw_text, normalized
 from graph_api import DataType, Graph, PointwiseMode, TensorAttr, numerics
 from iree_bridge import Device, Options, Target, build
-from iree_bridge.compiler import compile_code
-from iree_bridge.inspect import Inspection, inspect_graph
+from iree_bridge.compile.compiler import compile_code
+from iree_bridge.compile.inspect import Inspection, inspect_graph
 
 __all__ = ["GFX_TARGETS", "Case", "GfxRow", "RunRow", "cases", "inspect_gfx", "run_case"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fusilli_plugin.texts import say
 from graph_api import ExecutionError, NotSupportedError
-from iree_bridge.device import Device, Kind
+from iree_bridge.devices.device import Device, Kind
 
 __all__ = ["devices"]
 
@@ -42,7 +42,7 @@ def _missing(kind: Kind, library: str | None) -> list[str]:
     """By the list that launches are bound from."""
     if kind != "hip" or library is None:
         return []
-    from iree_bridge.direct.driver import missing_functions  # HIP only
+    from iree_bridge.runtime.recorded.driver import missing_functions  # HIP only
 
     return list(missing_functions(ctypes.CDLL(library)))
 

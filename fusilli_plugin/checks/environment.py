@@ -22,9 +22,10 @@ from typing import Any
 from fusilli_plugin.checks import plugins, selftest
 from graph_api import FusilliError
 from hipdnn_backend.engine import engine_id
-from iree_bridge import Options, versions
-from iree_bridge.cache import Cache
-from iree_bridge.cpu import host_arch, host_extensions
+from iree_bridge import Options
+from iree_bridge.compile import versions
+from iree_bridge.compile.cache import Cache
+from iree_bridge.targets.cpu import host_arch, host_extensions
 
 __all__ = ["Finding", "Status", "probe"]
 

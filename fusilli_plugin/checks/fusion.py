@@ -18,7 +18,7 @@ from fusilli_plugin.emulator import Emulator
 from graph_api import ExecutionError, FusilliError, Graph, TensorAttr, numerics
 from graph_api.split import node_graphs
 from iree_bridge import Device, Options, Target, build, support
-from iree_bridge.compiler import compile_code
+from iree_bridge.compile.compiler import compile_code
 
 __all__ = ["FusionResult", "junit", "run_case"]
 

@@ -13,13 +13,13 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from fusilli_plugin.plan import FusilliPlan
-from hipdnn_backend.interpreter import Prepared
 from hipdnn_backend.offload import Model
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.frontend import prepare
 from hipdnn_backend.offload.frontend.graph import Graph, captures, operator_of, subgraphs
 from hipdnn_backend.offload.frontend.shapes import inferred_model
-from hipdnn_backend.offload.program import Execute
+from hipdnn_backend.offload.program.program import Execute
+from hipdnn_backend.offload.program.runner import Prepared
 from hipdnn_backend.onnx_op import RANDOM
 
 __all__ = ["Checked", "Finding", "check_model"]

@@ -15,8 +15,8 @@ from typing import Any
 
 from fusilli_plugin.texts import say
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.plugin_library import PluginLibrary
-from hipdnn_backend.search import find_plugin_files
+from hipdnn_backend.plugins.library import PluginLibrary
+from hipdnn_backend.plugins.search import find_plugin_files
 
 __all__ = ["Plugin", "installed_plugins"]
 

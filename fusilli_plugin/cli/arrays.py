@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from fusilli_ground.files import write_whole
 from fusilli_plugin.cli.base import echo
 from graph_api import DataType, Graph, GraphError, TensorAttr
-from iree_bridge._files import write_whole
 
 __all__ = ["load_inputs", "read_arrays", "save_arrays", "save_outputs"]
 

@@ -156,7 +156,7 @@ def named_file(given: Path | None, name: str) -> Path | None:
     """
     if given != Path():
         return given
-    from iree_bridge.options import Options
+    from iree_bridge.compile.options import Options
 
     folder = Options.from_env().cache_dir / "reports"
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

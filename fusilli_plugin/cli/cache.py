@@ -7,7 +7,7 @@ from typing import Any
 
 from fusilli_plugin.cli.base import debug_option, echo, group, json_option, print_json, print_table
 from iree_bridge import Options
-from iree_bridge.cache import Cache
+from iree_bridge.compile.cache import Cache
 
 __all__ = ["cache"]
 

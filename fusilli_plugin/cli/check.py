@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from fusilli_ground.files import write_whole
 from fusilli_plugin.checks.fusion import FusionResult, junit, run_case
 from fusilli_plugin.checks.fusion_cases import fusion_cases
 from fusilli_plugin.cli.base import (
@@ -26,7 +27,6 @@ from fusilli_plugin.cli.base import (
 )
 from fusilli_plugin.texts import host_text
 from iree_bridge import Device, Options, Target
-from iree_bridge._files import write_whole
 
 __all__ = ["check"]
 

@@ -106,7 +106,7 @@ def _compile_model(
     as_json: bool,
 ) -> None:
     from hipdnn_backend.offload import compile_model
-    from hipdnn_backend.offload.package import save_package
+    from hipdnn_backend.offload.program.package import save_package
 
     sizes, values = dims_of(dims), bound_inputs(bound)
     start = time.perf_counter()

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from fusilli_plugin.cli.base import command, echo, json_option, print_json, print_table
-from hipdnn_backend.registry import Entry, Registry
-from hipdnn_backend.search import find_backend_library
+from hipdnn_backend.host.registry import Entry, Registry
+from hipdnn_backend.plugins.search import find_backend_library
 
 __all__ = ["engine_facts", "engines", "plugins_option"]
 

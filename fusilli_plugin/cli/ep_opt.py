@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusilli_ground.environment import environment
+from fusilli_ground.files import write_whole
 from fusilli_plugin import __version__
 from fusilli_plugin.cli.base import debug_option, echo, echo_text, help_text, require_outputs
 from fusilli_plugin.cli.entry import INTERRUPTED, quiet_imports
 from fusilli_plugin.cli.guarded import Failure, Guarded
 from iree_bridge import Options
-from iree_bridge._environment import environment
-from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
     from hipdnn_backend.offload.pipeline import Pass
@@ -107,7 +107,7 @@ def ep_opt(ctx: click.Context, /, **settings: Any) -> None:
 
 def _run(chosen: list[Pass], *, source: Path, output: Path | None, device: str | None, **settings: Any) -> None:
     from hipdnn_backend.offload import printer
-    from hipdnn_backend.offload._mlir import new_context
+    from hipdnn_backend.offload.mlir import new_context
     from hipdnn_backend.offload.pipeline import run_passes
     from hipdnn_backend.offload.session import Layout, OffloadOptions, Session
 

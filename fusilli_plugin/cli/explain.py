@@ -27,12 +27,12 @@ from fusilli_plugin.cli.kinds import is_model
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.importers import Reading, import_graph
 from hipdnn_backend.engine import Support
-from hipdnn_backend.execution import Host
-from hipdnn_backend.registry import Registry
-from hipdnn_backend.selection import Selection
+from hipdnn_backend.host.execution import Host
+from hipdnn_backend.host.registry import Registry
+from hipdnn_backend.host.selection import Selection
 from hipdnn_backend.wire import WireGraph, decode_graph
 from iree_bridge import Options, Target
-from iree_bridge.inspect import Inspection, inspect_graph
+from iree_bridge.compile.inspect import Inspection, inspect_graph
 
 __all__ = ["explain"]
 

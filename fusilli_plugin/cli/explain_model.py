@@ -13,11 +13,11 @@ import click
 from fusilli_plugin.cli.base import echo, print_json, print_table, printable, progress
 from fusilli_plugin.cli.models import bound_inputs, dims_of, engines_on, targets_engines
 from hipdnn_backend.engine import Support
-from hipdnn_backend.offload.fates import Became
+from hipdnn_backend.offload.node_outcomes import Became
 from hipdnn_backend.onnx_op import OPERATOR
 
 if TYPE_CHECKING:
-    from hipdnn_backend.offload.fates import Fate
+    from hipdnn_backend.offload.node_outcomes import Fate
     from hipdnn_backend.offload.pipeline import Group, Partition, Unclaimed
 
 __all__ = ["explain_model"]
@@ -47,7 +47,7 @@ def explain_model(
         OffloadError, EngineError, FusilliError, OSError: the model or the device does not serve.
         click.UsageError: the model was saved, so its graphs are made already.
     """
-    from hipdnn_backend.offload.package import is_package
+    from hipdnn_backend.offload.program.package import is_package
 
     with path.open("rb") as file:
         saved = is_package(file.read(4))

@@ -35,7 +35,7 @@ def _is_wire(data: bytes) -> bool:
 
 
 def _from_saved(data: bytes) -> Graph:
-    from iree_bridge.artifact import Artifact
+    from iree_bridge.artifact.artifact import Artifact
 
     return Artifact.from_bytes(data, "the saved graph").graph
 

@@ -20,8 +20,8 @@ from fusilli_plugin.cli.base import (
 )
 from fusilli_plugin.cli.graphs import load_graph
 from iree_bridge import Options, Target, support
-from iree_bridge.assembly import Dispatch
-from iree_bridge.inspect import Inspection, inspect_graph
+from iree_bridge.compile.assembly import Dispatch
+from iree_bridge.compile.inspect import Inspection, inspect_graph
 
 __all__ = ["document", "facts", "inspect"]
 

@@ -7,12 +7,12 @@ import logging
 
 import click
 
+from fusilli_ground.spelling import did_you_mean
 from fusilli_plugin import __version__
 from fusilli_plugin.cli.base import group
 from fusilli_plugin.cli.entry import quiet_imports
 from fusilli_plugin.cli.guarded import Guarded
 from fusilli_plugin.texts import host_text
-from graph_api.errors import did_you_mean
 
 __all__ = ["cli", "main"]
 
@@ -60,7 +60,7 @@ class _Commands(Guarded, click.Group):
 
 def _start_logging() -> None:
     """FUSILLI_LOG_LEVEL (debug, info, warning, error; default warning) decides what of the logs goes to stderr."""
-    from iree_bridge.options import Options
+    from iree_bridge.compile.options import Options
 
     handler = logging.StreamHandler()
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fusilli_ground.files import write_whole
 from fusilli_plugin.cli.base import (
     command,
     echo,
@@ -27,10 +28,9 @@ from fusilli_plugin.cli.models import (
     targets_engines,
 )
 from graph_api import GraphError
-from iree_bridge._files import write_whole
 
 if TYPE_CHECKING:
-    from hipdnn_backend.offload.program import Program
+    from hipdnn_backend.offload.program.program import Program
 
 __all__ = ["plan"]
 
@@ -77,7 +77,7 @@ def plan(
     program = _program(model, target, dims, bound, layout)
     from fusilli_plugin.report import memory_svg
     from fusilli_plugin.report.memory import placed_lives
-    from hipdnn_backend.memory import lower_bound
+    from hipdnn_backend.offload.memory import lower_bound
 
     found = placed_lives(program)
     bound_bytes = lower_bound([life for life, _, _ in found])
@@ -104,7 +104,7 @@ def plan(
 
 def _program(model: Path, target: str, dims: tuple[str, ...], bound: tuple[str, ...], layout: str) -> Program:
     from hipdnn_backend.offload import compile_model
-    from hipdnn_backend.offload.package import Package
+    from hipdnn_backend.offload.program.package import Package
 
     if kind_of(model) is Kind.SAVED_MODEL:
         return Package.open(model).variant(target).program

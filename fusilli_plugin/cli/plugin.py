@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from fusilli_ground.environment import environment
 from fusilli_plugin.cli.base import command, echo
 from fusilli_plugin.install import engine_folder, link_plugin, merged_folder, plugin_dir
 from iree_bridge import Options
-from iree_bridge._environment import environment
 
 __all__ = ["install_plugin", "show_plugin_dir"]
 

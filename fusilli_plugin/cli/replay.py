@@ -13,7 +13,8 @@ from fusilli_plugin.cli.run_model import ModelRun, run_model
 from fusilli_plugin.graph_dump import is_dump, load_dump
 from fusilli_plugin.texts import host_text
 from graph_api import CompileError, GraphError, TensorAttr, numerics
-from iree_bridge import Options, build, compiler, reproducer
+from iree_bridge import Options, build
+from iree_bridge.compile import compiler, reproducer
 
 __all__ = ["replay"]
 

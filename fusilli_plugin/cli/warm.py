@@ -12,7 +12,7 @@ from fusilli_plugin.cli.base import command, echo, json_option, print_json, prin
 from fusilli_plugin.cli.graphs import load_graph
 from graph_api import FusilliError, NotSupportedError
 from iree_bridge import Options, Target, support
-from iree_bridge.compiler import compile_code
+from iree_bridge.compile.compiler import compile_code
 
 __all__ = ["warm"]
 

@@ -10,10 +10,10 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+from fusilli_ground.environment import is_privileged
 from fusilli_plugin.build import CORE_LIBRARY, VERSION_MARK, BuildError, compile_core, core_version
 from fusilli_plugin.emulator.layout import Decoded, KernelLayout, MemoryLayout, Operand
 from iree_bridge import Options
-from iree_bridge._environment import is_privileged
 
 __all__ = ["Core", "core"]
 

@@ -15,10 +15,10 @@ from fusilli_plugin.emulator.machine import HazardError, Machine, Memory
 from graph_api import DataType, Graph, TensorAttr
 from graph_api.errors import ExecutionError, NotSupportedError
 from iree_bridge import Options, Target
-from iree_bridge.compiler import compile_assembly
-from iree_bridge.direct import Copy, Fill, Launch, Place, Recording, UnrecordableError, record
+from iree_bridge.compile.compiler import compile_assembly
 from iree_bridge.runtime.arguments import Argument
 from iree_bridge.runtime.program import load_module, workspace_size
+from iree_bridge.runtime.recorded import Copy, Fill, Launch, Place, Recording, UnrecordableError, record
 
 __all__ = ["CHIPS", "Assembled", "assemble", "check_chip", "emulate", "run_code"]
 

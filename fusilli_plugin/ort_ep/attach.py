@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from fusilli_ground.errors import OptionError
 from fusilli_plugin._link import ffi
 from fusilli_plugin.abi import HandleTable, error_text
 from fusilli_plugin.ort_ep import devices, log, memory
 from fusilli_plugin.ort_ep.abi import Api, ErrorCode, OrtError, pointers, string
 from fusilli_plugin.ort_ep.nodes import Call, CompiledNode
-from fusilli_plugin.ort_ep.options import OptionError
 from fusilli_plugin.ort_ep.provider import Provider
 from fusilli_plugin.ort_ep.threads import asked_threads
 from fusilli_plugin.texts import host_text

@@ -27,7 +27,7 @@ from fusilli_plugin.ort_ep.abi import NAME, Api, AttributeType, OrtError, c_text
 from fusilli_plugin.ort_ep.offloading import Compiled
 from graph_api import FusilliError
 from hipdnn_backend.engine import Engine
-from hipdnn_backend.offload.package import Package, SavedPlan, Variant, save_package, whole_file
+from hipdnn_backend.offload.program.package import Package, SavedPlan, Variant, save_package, whole_file
 
 __all__ = ["DOMAIN", "OP_TYPE", "ContextError", "create_node", "pack", "place", "restore", "save_model", "variant_of"]
 

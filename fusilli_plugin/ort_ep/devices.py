@@ -14,13 +14,14 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, Final, TypeVar
 
+from fusilli_ground.errors import OptionError
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep.abi import VENDOR_ID, Api, HardwareType, c_text
 from fusilli_plugin.ort_ep.memory import gpu
-from fusilli_plugin.ort_ep.options import OptionError
 from graph_api import FusilliError
 from hipdnn_backend.errors import DeviceError
-from iree_bridge import Device, Options, versions
+from iree_bridge import Device, Options
+from iree_bridge.compile import versions
 
 __all__ = [
     "DEVICE_KEY",
@@ -86,10 +87,10 @@ def gpus() -> tuple[str, ...]:
 
     Those that the compiler does not know are left out.
     """
-    from iree_bridge import _hip
+    from iree_bridge.devices import hip
 
     try:
-        count = _hip.device_count()
+        count = hip.device_count()
     except FusilliError as error:
         _LOG.info("no GPU is offered: %s", error)
         return ()

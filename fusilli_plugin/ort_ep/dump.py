@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import onnx
 
-from hipdnn_backend.offload.program_json import to_document
+from hipdnn_backend.offload.program.document import to_document
 
 if TYPE_CHECKING:
     from fusilli_plugin.ort_ep.offloading import Compiled

@@ -22,7 +22,7 @@ from fusilli_plugin.ort_ep.constraints import Equality, Place, Shape, equalities
 from fusilli_plugin.ort_ep.graphs import Graph, Node, node_proto, opset_imports, read_by, tensor_proto
 from hipdnn_backend.offload.frontend.folding import evaluate
 from hipdnn_backend.offload.frontend.shapes import inferred_model
-from hipdnn_backend.offload.native_onnx import OnnxError, OnnxProcessError
+from hipdnn_backend.offload.onnx_process.client import OnnxError, OnnxProcessError
 
 __all__ = ["Probe", "assumed_extents"]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from fusilli_plugin.ort_ep.abi import VENDOR_ID, Api, OrtError, address
-from hipdnn_backend.device import HipMemory
+from hipdnn_backend.device.memory import HipMemory
 from hipdnn_backend.errors import DeviceError
 
 __all__ = ["Gpu", "Memory", "can_copy", "copy", "gpu", "on_stream_release", "place_of", "rounded"]

@@ -20,10 +20,10 @@ from fusilli_plugin.ort_ep.groups import Role
 from graph_api import FusilliError
 from hipdnn_backend.engine import Engine, Plan
 from hipdnn_backend.offload.errors import PassError
-from hipdnn_backend.offload.program import Program
+from hipdnn_backend.offload.program.program import Program
 
 if TYPE_CHECKING:
-    from hipdnn_backend.offload.fates import Absorbed
+    from hipdnn_backend.offload.node_outcomes import Absorbed
     from hipdnn_backend.offload.pipeline import Partition
 
 __all__ = ["Compiled", "UncompiledError", "Verdict", "compile_model", "fingerprint", "survey"]
@@ -244,9 +244,9 @@ def compile_model(model: onnx.ModelProto, engines: Sequence[Engine], *, place: s
 
 def _compile(model: onnx.ModelProto, engines: Sequence[Engine], alignment: int) -> Compiled:
     from hipdnn_backend.offload.frontend import load
-    from hipdnn_backend.offload.lowering import lower
     from hipdnn_backend.offload.passes.graph_to_executable import NotCompiledError
     from hipdnn_backend.offload.pipeline import run
+    from hipdnn_backend.offload.program.lowering import lower
 
     start = time.perf_counter()
     imported = load(model)

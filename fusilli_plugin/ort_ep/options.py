@@ -7,24 +7,20 @@ names what would be valid.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from fusilli_ground.errors import OptionError
+from fusilli_ground.spelling import did_you_mean
 from fusilli_plugin.ort_ep.abi import NAME
-from graph_api import FusilliError
 
-__all__ = ["ContextSettings", "OptionError", "ProviderOptions"]
+__all__ = ["ContextSettings", "ProviderOptions"]
 
 _PREFIX: Final = f"ep.{NAME.lower()}."
 _MAX_SHAPES: Final = 1024
-
-
-class OptionError(FusilliError):
-    """A session asks this provider for something that it does not know."""
 
 
 def _flag(text: str) -> bool:
@@ -113,9 +109,8 @@ class ProviderOptions:
                 continue
             name = key.removeprefix(_PREFIX)
             if name not in readers:
-                close = difflib.get_close_matches(name, readers, 1)
-                hint = f"; do you mean '{close[0]}'?" if close else ""
-                raise OptionError(f"{NAME} has no option '{name}'{hint} Its options: {', '.join(sorted(readers))}")
+                known = ", ".join(sorted(readers))
+                raise OptionError(f"{NAME} has no option '{name}'{did_you_mean(name, readers)}. Its options: {known}")
             try:
                 found[name] = readers[name](text)
             except ValueError as error:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep.memory import gpu
 from fusilli_plugin.ort_ep.offloading import Compiled
-from hipdnn_backend.device import HostMemory, Memory
-from hipdnn_backend.interpreter import Bound, Prepared, prepare
-from hipdnn_backend.offload.program import Program
+from hipdnn_backend.device.memory import HostMemory, Memory
+from hipdnn_backend.offload.program.program import Program
+from hipdnn_backend.offload.program.runner import Bound, Prepared, prepare
 from iree_bridge import Device
-from iree_bridge._locks import fork_safe_lock
 
 __all__ = ["Dims", "ShapePlan", "numbers_of"]
 

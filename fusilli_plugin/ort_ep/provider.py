@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import onnx
 
+from fusilli_ground.errors import OptionError
+from fusilli_ground.spelling import did_you_mean
 from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep import context, devices, dump, report
 from fusilli_plugin.ort_ep.abi import NAME, Api, c_text
@@ -21,11 +23,10 @@ from fusilli_plugin.ort_ep.graphs import Graph, attributes_of, boundary, model_o
 from fusilli_plugin.ort_ep.groups import Role, group
 from fusilli_plugin.ort_ep.nodes import CompiledNode, Policy
 from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict, compile_model
-from fusilli_plugin.ort_ep.options import ContextSettings, OptionError, ProviderOptions
+from fusilli_plugin.ort_ep.options import ContextSettings, ProviderOptions
 from fusilli_plugin.ort_ep.report import NodeReport
 from fusilli_plugin.ort_ep.threads import with_threads
 from graph_api import FusilliError
-from graph_api.errors import did_you_mean
 from iree_bridge import Device
 
 __all__ = ["Provider", "StrictError"]

@@ -14,7 +14,7 @@ from fusilli_plugin._link import ffi
 from fusilli_plugin.ort_ep.abi import Api
 from graph_api import FusilliError
 from iree_bridge import Device
-from iree_bridge.device import set_task_threads
+from iree_bridge.devices.device import set_task_threads
 
 __all__ = ["asked_threads", "with_threads"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fusilli_plugin.report.rows import StepRow, edges
 from fusilli_plugin.report.svg import bytes_text, colour_of, document, rect, shortened, text, time_text
-from hipdnn_backend.offload.program import Named, Program
+from hipdnn_backend.offload.program.program import Named, Program
 
 __all__ = ["flow_svg"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fusilli_plugin.report.svg import bytes_text, document, rect, text
-from hipdnn_backend.memory import Lifetime, live_bytes, lower_bound
-from hipdnn_backend.offload.program import Execute, Program, Space, lives
+from hipdnn_backend.offload.memory import Lifetime, live_bytes, lower_bound
+from hipdnn_backend.offload.program.program import Execute, Program, Space, lives
 
 __all__ = ["memory_svg", "placed_lives"]
 

@@ -9,8 +9,8 @@ from fusilli_plugin.report.flow import flow_svg
 from fusilli_plugin.report.memory import memory_svg
 from fusilli_plugin.report.rows import StepRow
 from fusilli_plugin.report.svg import bytes_text, colour_of, escape, time_text
-from hipdnn_backend.offload.fates import Became
-from hipdnn_backend.offload.program import Program, Space
+from hipdnn_backend.offload.node_outcomes import Became
+from hipdnn_backend.offload.program.program import Program, Space
 
 __all__ = ["page"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hipdnn_backend.interpreter import Timing
-from hipdnn_backend.offload.program import Copy, Program, Step
+from hipdnn_backend.offload.program.program import Copy, Program, Step
+from hipdnn_backend.offload.program.runner import Timing
 
 __all__ = ["StepRow", "best_times", "edges", "step_rows"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fusilli_plugin.report.rows import StepRow
-from hipdnn_backend.interpreter import Timing
+from hipdnn_backend.offload.program.runner import Timing
 
 __all__ = ["trace"]
 

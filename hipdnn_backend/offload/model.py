@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
 
 import numpy as np
 
-from hipdnn_backend.device import CudaMemory, HipMemory, HostMemory, Memory
+from hipdnn_backend.device.memory import CudaMemory, HipMemory, HostMemory, Memory
 from hipdnn_backend.engine import Engine, Plan, PortableEngine, Support
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.interpreter import Prepared, Timing, prepare
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.fates import Fate, fates
+from hipdnn_backend.offload.node_outcomes import Fate, fates
 from hipdnn_backend.offload.overwriting import model_files, overwritten
-from hipdnn_backend.offload.package import Package, PackageError, SavedPlan, Variant, is_package, save_package
-from hipdnn_backend.offload.program import Named, Program
+from hipdnn_backend.offload.program.package import Package, PackageError, SavedPlan, Variant, is_package, save_package
+from hipdnn_backend.offload.program.program import Named, Program
+from hipdnn_backend.offload.program.runner import Prepared, Timing, prepare
 
 if TYPE_CHECKING:
     from hipdnn_backend.offload.frontend.imported import Imported
@@ -307,7 +307,7 @@ def _compiled(
     options: OffloadOptions | None,
 ) -> _Made:
     from hipdnn_backend.offload.attempts import offload_model
-    from hipdnn_backend.offload.lowering import lower
+    from hipdnn_backend.offload.program.lowering import lower
 
     made = offload_model(source, engines=engines, dims=dims, inputs=inputs, example=example, options=options)
     imported, offloaded, start = made.imported, made.offloaded, time.perf_counter()
@@ -423,7 +423,7 @@ def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made
 
 def _left_out() -> str:
     """The engines that are installed and do not work, in words."""
-    from hipdnn_backend.registry import LoadingMode, Registry
+    from hipdnn_backend.host.registry import LoadingMode, Registry
 
     return "".join(f"; left out: {problem}" for problem in Registry.find(mode=LoadingMode.ABSOLUTE).problems)
 
@@ -459,7 +459,7 @@ def engines_for(device: str, first: Iterable[Engine] = ()) -> tuple[Engine, ...]
     Raises:
         EngineError: the name means nothing to an engine.
     """
-    from hipdnn_backend.registry import LoadingMode, Registry
+    from hipdnn_backend.host.registry import LoadingMode, Registry
 
     # Plugins are native code for HIP: they are not even loaded for the CPU.
     mode = LoadingMode.ABSOLUTE if device.startswith("cpu") else LoadingMode.ADDITIVE
@@ -477,7 +477,7 @@ def engines_for_target(target: str, first: Iterable[Engine] = ()) -> tuple[Engin
     Raises:
         EngineError: an engine does not know the target.
     """
-    from hipdnn_backend.registry import LoadingMode, Registry
+    from hipdnn_backend.host.registry import LoadingMode, Registry
 
     engines = Registry.find(first, mode=LoadingMode.ABSOLUTE).engines
     return tuple(engine.for_target(target) for engine in engines if _is_portable(engine))

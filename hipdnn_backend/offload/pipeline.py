@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hipdnn_backend.engine import Engine, Support
 from hipdnn_backend.offload import printer
-from hipdnn_backend.offload._mlir import PassManager, ir
 from hipdnn_backend.offload.errors import PassError
-from hipdnn_backend.offload.fates import Fate, fates
+from hipdnn_backend.offload.mlir import PassManager, ir
+from hipdnn_backend.offload.node_outcomes import Fate, fates
 from hipdnn_backend.offload.passes.assign_layouts import assign_layouts
 from hipdnn_backend.offload.passes.backend_legalize import backend_legalize
 from hipdnn_backend.offload.passes.bufferize import eliminate_empty_tensors, one_shot_bufferize

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.mlir import ir
 
 __all__ = ["generic", "parse", "pretty", "to_text"]
 

@@ -14,7 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from hipdnn_backend.errors import WireError, did_you_mean
+from fusilli_ground.spelling import did_you_mean
+from hipdnn_backend.errors import WireError
 from hipdnn_backend.wire.attributes import ATTRIBUTES, Attributes, UnknownAttributes, is_uid_field
 from hipdnn_backend.wire.check import check_graph
 from hipdnn_backend.wire.enums import (

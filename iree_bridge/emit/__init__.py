@@ -1,5 +1,5 @@
-"""Emission rules, one file per operation family; importing this package fills ``emitter.RULES``."""
+"""From a graph to Torch-MLIR. Only ``module`` is needed from outside; the other files run in a compile worker.
 
-from iree_bridge.emit import _conv_gradients, conv, custom_op, matmul, norm, pointwise, reduction, resample, sdpa
-
-__all__ = ["_conv_gradients", "conv", "custom_op", "matmul", "norm", "pointwise", "reduction", "resample", "sdpa"]
+``builder`` makes operations, ``emitter`` adds the tensors of a graph, and each family of operations has a file whose
+functions register themselves with ``emitter.rule``.
+"""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from graph_api import DataType, TensorAttr
 from graph_api.ops.matmul import MatmulNode, batch_factors
-from iree_bridge.emit import _products_cpu
-from iree_bridge.emit._few_rows import missing_terms
-from iree_bridge.emitter import Emitter, Value, rule
-from iree_bridge.types import carried
+from iree_bridge.emit import products_cpu
+from iree_bridge.emit.emitter import Emitter, Value, rule
+from iree_bridge.emit.few_rows import missing_terms
+from iree_bridge.targets.types import carried
 
 __all__ = ["matmul", "product"]
 
@@ -91,7 +91,7 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) ->
     a = _rearrange(e, a, a_split, [*shared_axes, *own_axes, rows, columns], (*lead, a_own * m, k))
     b_split = [*(size for s, _, own in factors for size in (s, own)), k, n]
     b = _rearrange(e, b, b_split, [*shared_axes, rows, *own_axes, columns], (*lead, k, b_own * n))
-    c = _products_cpu.product(e, a, b, across=across) if dtype is DataType.FLOAT else None
+    c = products_cpu.product(e, a, b, across=across) if dtype is DataType.FLOAT else None
     if c is None:
         a, b = _with_terms(e, a, b, _missing(e, a, b))
         c = e.op("aten.bmm" if lead else "aten.mm", (*lead, a_own * m, b_own * n), dtype, a, b)

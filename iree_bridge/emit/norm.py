@@ -12,9 +12,9 @@ from graph_api.ops.norm import (
     LayernormNode,
     RmsnormNode,
 )
+from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emit.reduction import accumulator, fills_waves, mean
-from iree_bridge.emitter import Emitter, Value, rule
 
 __all__ = ["batchnorm", "batchnorm_inference", "batchnorm_inference_variance", "layernorm", "rmsnorm"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from graph_api import DataType, PointwiseMode
 from graph_api.layout import broadcast_dims
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseNode
-from iree_bridge.emitter import Emitter, Value, rule
+from iree_bridge.emit.emitter import Emitter, Value, rule
 
 __all__ = ["MODE_RULES", "Elementwise", "pointwise"]
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from graph_api import DataType, ReductionMode
 from graph_api.layout import stride_order
 from graph_api.ops.reduction import ReductionNode
-from iree_bridge.emit import _ordered
+from iree_bridge.emit import ordered
+from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.pointwise import Elementwise
-from iree_bridge.emitter import Emitter, Value, rule
-from iree_bridge.target import Target
-from iree_bridge.types import TORCH_CODE
+from iree_bridge.targets.target import Target
+from iree_bridge.targets.types import TORCH_CODE
 
 __all__ = ["accumulator", "mean", "reduction", "total"]
 
@@ -121,9 +121,9 @@ def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
 
 def _extreme(e: Emitter, x: Value, axes: Sequence[int], *, least: bool = False) -> Value:
     name = "aten.amin" if least else "aten.amax"
-    if not _ordered.is_keyed(e, x.dtype):
+    if not ordered.is_keyed(e, x.dtype):
         return _over(e, name, x, axes)
-    return _ordered.decoded(e, _over(e, name, _ordered.encoded(e, x, least=least), axes), x.dtype)
+    return ordered.decoded(e, _over(e, name, ordered.encoded(e, x, least=least), axes), x.dtype)
 
 
 def _product(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
@@ -158,12 +158,12 @@ def _inner_axes(dims: Sequence[int]) -> list[int]:
 
 _ROWS, _MOST_ROWS = 64, 2048
 _EXTREMES = ("aten.amax", "aten.amin")
-"""Of x itself; where `_ordered.is_keyed`, of keys."""
+"""Of x itself; where `ordered.is_keyed`, of keys."""
 
 
 def _step(e: Emitter, name: str, x: Value, axes: Sequence[int], *operands: int) -> Value:
-    if name in _EXTREMES and _ordered.is_keyed(e, x.dtype):
-        return _ordered.extreme(e, x, axes, least=name == "aten.amin")
+    if name in _EXTREMES and ordered.is_keyed(e, x.dtype):
+        return ordered.extreme(e, x, axes, least=name == "aten.amin")
     which = axes[0] if name == "aten.prod.dim_int" else list(axes)
     return e.op(name, _kept(x, axes), x.dtype, x, which, True, *operands)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from graph_api import DataType, PaddingMode
 from graph_api._numpy import np
 from graph_api.ops.resample import ResampleAttributes, ResampleFwdNode
-from iree_bridge.emit import _ordered
-from iree_bridge.emit._linalg import Code, Operand, element_type, generic
-from iree_bridge.emit.conv import cropped
-from iree_bridge.emitter import Emitter, Value, rule
-from iree_bridge.types import builtin_tensor
+from iree_bridge.emit import ordered
+from iree_bridge.emit.emitter import Emitter, Value, rule
+from iree_bridge.emit.linalg import Code, Operand, element_type, generic
+from iree_bridge.emit.window_frame import cropped
+from iree_bridge.targets.types import builtin_tensor
 
 __all__ = ["resample_fwd"]
 
@@ -94,12 +94,12 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
         x=_padded(e, a, order, value, y_dims),
         out=tuple(y_dims[axis] for axis in order),
         compute=_sums(e, node),
-        by_keys=a.is_max and _ordered.is_keyed(e, node.compute),
+        by_keys=a.is_max and ordered.is_keyed(e, node.compute),
     )
     back = [order.index(axis) for axis in range(len(order))]
-    result = _ordered.key_kind(node.compute) if pool.by_keys else pool.compute
+    result = ordered.key_kind(node.compute) if pool.by_keys else pool.compute
     y = e.call(_pool_function(pool), [pool.x], pool.out, result)
-    y = _ordered.decoded(e, y, node.compute) if pool.by_keys else y
+    y = ordered.decoded(e, y, node.compute) if pool.by_keys else y
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
         padded = _padded(e, a, order, value, y_dims)
@@ -166,15 +166,15 @@ def _start(pool: _Pool, name: str, first: str, dtype: DataType) -> list[str]:
 def _pool_function(pool: _Pool) -> str:
     """From x to y, or the keys of y, both in memory order."""
     a, code = pool.attributes, Code()
-    number = _ordered.key_kind(pool.compute) if pool.by_keys else pool.compute
+    number = ordered.key_kind(pool.compute) if pool.by_keys else pool.compute
     out = builtin_tensor(pool.out, number)
     operation = {(True, True): "maximumf", (True, False): "maxsi", (False, True): "addf", (False, False): "addi"}
     element = pool.widen(code)
     name = operation[a.is_max, number.is_float]
     first = _literal(_least(pool.compute) if a.is_max else 0, pool.compute)
     if pool.by_keys:
-        element = _ordered.key_of(code, element, pool.compute)
-        name, begin = _ordered.operation(number, least=False)
+        element = ordered.key_of(code, element, pool.compute)
+        name, begin = ordered.operation(number, least=False)
         first = str(begin)
     value = code.op(name, "%o", element, element_type(number))
     result = Operand("%begun", out, pool.parallel)

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from graph_api import DataType, TensorAttr
 from graph_api._numpy import np
 from graph_api.ops.sdpa import SdpaNode
-from iree_bridge.emit._attention import LEAST_MASK, FusedAttention, Tiles, fused_attention, visibility
+from iree_bridge.emit.emitter import Emitter, Value, rule
+from iree_bridge.emit.fused_attention import LEAST_MASK, FusedAttention, Tiles, fused_attention, visibility
 from iree_bridge.emit.matmul import product
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emit.reduction import total as sums
-from iree_bridge.emitter import Emitter, Value, rule
-from iree_bridge.types import TORCH_CODE
-from iree_bridge.variants import MASKED_TILES, is_ragged_attention, uses_fused_attention
+from iree_bridge.targets.types import TORCH_CODE
+from iree_bridge.targets.variants import MASKED_TILES, is_ragged_attention, uses_fused_attention
 
 __all__ = ["sdpa"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from graph_api.dtypes import DataType
 from graph_api.errors import ExecutionError
 from graph_api.tensor import TensorAttr
-from iree_bridge.buffers import ELEMENT_TYPES, Memory, examine
-from iree_bridge.types import argument_form
+from iree_bridge.devices.buffers import ELEMENT_TYPES, Memory, examine
+from iree_bridge.targets.types import argument_form
 
 __all__ = ["Argument", "PackReader", "check_outputs_apart"]
 

@@ -10,13 +10,13 @@ from functools import partial
 from os import getpid
 from typing import Any, Final, Self
 
+from fusilli_ground.locks import fork_safe_lock
 from graph_api.errors import ExecutionError
 from graph_api.graph import Arguments
 from graph_api.tensor import TensorAttr
-from iree_bridge._locks import fork_safe_lock
-from iree_bridge._runtime import VmModule, reason
-from iree_bridge.buffers import Memory
-from iree_bridge.device import Device, Driver, inherited_driver
+from iree_bridge.devices.buffers import Memory
+from iree_bridge.devices.device import Device, Driver, inherited_driver
+from iree_bridge.devices.iree_runtime import VmModule, reason
 from iree_bridge.runtime.arguments import Argument, PackReader
 from iree_bridge.runtime.lanes import Key, LanePool
 from iree_bridge.runtime.program import DirectProgram, Program, load_module, workspace_size
@@ -101,7 +101,7 @@ class Executable:
 
     def _refuse_capture(self) -> None:
         """IREE's HIP driver asks for events in a thread of its own, which ends a capture and then the process."""
-        from iree_bridge.direct.driver import Hip  # HIP only
+        from iree_bridge.runtime.recorded.driver import Hip  # HIP only
 
         self.device.enter()
         if Hip.get().is_capturing(self.device.stream):
@@ -115,8 +115,8 @@ class Executable:
         """On HIP: launches without IREE's driver, if what the code does can be recorded."""
         if self.device.kind != "hip" or self.device.driver:
             return None
-        from iree_bridge.direct.launching import load  # HIP only
-        from iree_bridge.direct.recording import UnrecordableError
+        from iree_bridge.runtime.recorded.launching import load  # HIP only
+        from iree_bridge.runtime.recorded.recording import UnrecordableError
 
         self.device.enter()
         sizes = [argument.nbytes for argument in self._arguments]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from iree_bridge._runtime import (
+from iree_bridge.devices.buffers import ALIGNMENT, import_pointer
+from iree_bridge.devices.iree_runtime import (
     BufferUsage,
     HalBuffer,
     HalBufferView,
@@ -23,12 +24,11 @@ from iree_bridge._runtime import (
     MemoryType,
     VmVariantList,
 )
-from iree_bridge.buffers import ALIGNMENT, import_pointer
 from iree_bridge.runtime.arguments import Argument, check_outputs_apart
 from iree_bridge.runtime.program import DirectProgram, Program
 
 if TYPE_CHECKING:
-    from iree_bridge.direct.launching import DeviceMemory, Staged
+    from iree_bridge.runtime.recorded.launching import DeviceMemory, Staged
 
 __all__ = ["DirectLane", "GpuLane", "HostLane", "Key", "Lane", "LanePool"]
 
@@ -142,7 +142,7 @@ class DirectLane(Lane):
         return program.loaded.prepare((*pointers, *own), stream, staged=staged, waits=program.waits, kept=kept)
 
     def _copy(self, index: int, pointer: int, on_host: bool) -> Staged:
-        from iree_bridge.direct.launching import Staged
+        from iree_bridge.runtime.recorded.launching import Staged
 
         argument = self._arguments[index]
         if index not in self._scratch:
@@ -159,7 +159,7 @@ class DirectLane(Lane):
         return self._workspace.address
 
     def _allocate(self, nbytes: int, contents: bytes | None = None) -> DeviceMemory:
-        from iree_bridge.direct.launching import DeviceMemory
+        from iree_bridge.runtime.recorded.launching import DeviceMemory
 
         return DeviceMemory(self.program.device.index, nbytes, contents)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from graph_api.errors import ExecutionError
-from iree_bridge._runtime import INSTANCE, VmContext, VmFunction, VmModule, create_hal_module, reason
-from iree_bridge.device import Device, Driver
+from iree_bridge.devices.device import Device, Driver
+from iree_bridge.devices.iree_runtime import INSTANCE, VmContext, VmFunction, VmModule, create_hal_module, reason
 from iree_bridge.runtime.arguments import Argument
 
 if TYPE_CHECKING:
-    from iree_bridge.direct.launching import LoadedCode
+    from iree_bridge.runtime.recorded.launching import LoadedCode
 
 __all__ = ["DirectProgram", "Program", "load_module", "workspace_size"]
 

@@ -9,8 +9,8 @@ from graph_api import DataType, Graph, GraphError, NotSupportedError, Support, T
 from graph_api.layout import nested_extents
 from iree_bridge.support import conv, custom_op, matmul, norm, pointwise, reduction, resample, sdpa  # noqa: F401 - they fill NODE_RULES
 from iree_bridge.support.rules import NODE_RULES, Decline
-from iree_bridge.target import Target
-from iree_bridge.types import TORCH_CODE, carried
+from iree_bridge.targets.target import Target
+from iree_bridge.targets.types import TORCH_CODE, carried
 
 __all__ = ["support"]
 

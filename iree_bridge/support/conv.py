@@ -5,7 +5,7 @@ from __future__ import annotations
 from graph_api import DataType
 from graph_api.ops.conv import ConvNode
 from iree_bridge.support.rules import Decline, support_rule
-from iree_bridge.target import Target
+from iree_bridge.targets.target import Target
 
 __all__ = ["convolution"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from graph_api.ops.custom_op import CustomOpNode
 from iree_bridge.support.rules import Decline, support_rule
-from iree_bridge.target import Target
-from iree_bridge.types import ELEMENT
+from iree_bridge.targets.target import Target
+from iree_bridge.targets.types import ELEMENT
 
 __all__ = ["PREFIX", "custom_op"]
 
@@ -25,7 +25,7 @@ def custom_op(node: CustomOpNode, target: Target) -> None:
     for tensor in (*node.inputs.values(), *node.outputs.values()):
         if tensor.data_type not in ELEMENT:
             raise Decline("dtype", f"tensor '{tensor.name}': the torch dialect has no type {tensor.data_type.name}")
-    from iree_bridge.custom_text import CustomTextError, checked_text  # a tokenizer, for few graphs
+    from iree_bridge.emit.custom.template import CustomTextError, checked_text  # a tokenizer, for few graphs
 
     try:
         checked_text(node, "custom")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graph_api.ops.reduction import ReductionNode
 from iree_bridge.support.rules import support_rule
-from iree_bridge.target import Target
+from iree_bridge.targets.target import Target
 
 __all__ = ["reduction"]
 

@@ -7,7 +7,7 @@ import math
 from graph_api import DataType, PaddingMode
 from graph_api.ops.resample import ResampleFwdNode
 from iree_bridge.support.rules import Decline, support_rule
-from iree_bridge.target import Target
+from iree_bridge.targets.target import Target
 
 __all__ = ["resample_fwd"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from iree_bridge.target import Target
+from iree_bridge.targets.target import Target
 
 __all__ = ["NODE_RULES", "Decline", "Rule", "support_rule"]
 

@@ -13,16 +13,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from fusilli_ground.errors import OptionError
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.importers import export_graph
 from fusilli_plugin.ort_engine import NAME, OnnxRuntimeEngine
 from fusilli_plugin.ort_ep.engines import engines_for
-from fusilli_plugin.ort_ep.options import OptionError
 from graph_api import DataType, Graph, NotSupportedError, PointwiseMode
 from hipdnn_backend.engine import Override, is_fallback
 from hipdnn_backend.errors import EngineError
+from hipdnn_backend.host.registry import Registry
 from hipdnn_backend.onnx_op import ONNX_OP
-from hipdnn_backend.registry import Registry
 from hipdnn_backend.wire import CustomOpAttributes, EngineConfig, WireGraph, WireNode, WireTensor, encode_graph
 from hipdnn_backend.wire import DataType as WireType
 from iree_bridge import Device
@@ -211,7 +211,7 @@ _ON_HIP = """
 import sys
 import numpy as np
 from fusilli_plugin.ort_engine import OnnxRuntimeEngine
-from hipdnn_backend.device import HipMemory
+from hipdnn_backend.device.memory import HipMemory
 from hipdnn_backend.wire import EngineConfig
 from tests.fusilli_plugin.test_ort_engine import GRAPH, X, _mish
 from tests.support.standin_hip.standin import Standin

@@ -16,8 +16,9 @@ from fusilli_plugin.cli.base import echo, json_text
 from fusilli_plugin.cli.main import cli
 from fusilli_plugin.texts import host_text, json_printable, printable, say
 from graph_api import DataType, Graph, GraphError, PointwiseMode
-from iree_bridge import Target, reproducer
-from iree_bridge.reproducer import Reproducer
+from iree_bridge import Target
+from iree_bridge.compile import reproducer
+from iree_bridge.compile.reproducer import Reproducer
 
 EVIL = "a\x1b[2K\r\nfusilli: all is well\u202e\x9b\x07"
 _CONTROLS = {chr(code) for code in [*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)]} | {"\u202e", "\u2028"}
@@ -116,7 +117,7 @@ def test_nothing_is_printed_past_the_escaping(capsys: pytest.CaptureFixture[str]
     root = Path(__file__).resolve().parents[2]
     printing = {
         path.relative_to(root).as_posix()
-        for package in ("graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin")
+        for package in ("fusilli_ground", "graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin")
         for path in (root / package).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "click.echo", "click.secho")

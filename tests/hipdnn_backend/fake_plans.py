@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from hipdnn_backend.copying import host_array
-from hipdnn_backend.device import Buffer, Data, HostMemory
+from hipdnn_backend.device.memory import Buffer, Data, HostMemory
 from hipdnn_backend.engine import EngineId, Override, Support, engine_id
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.offload.program import View
+from hipdnn_backend.offload.program.copying import host_array
+from hipdnn_backend.offload.program.program import View
 from hipdnn_backend.wire import (
     CustomOpAttributes,
     DataType,

@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from fusilli_plugin.engine import FusilliEngine
-from hipdnn_backend.device import HipMemory
-from hipdnn_backend.interpreter import prepare
+from hipdnn_backend.device.memory import HipMemory
 from hipdnn_backend.offload import load
-from hipdnn_backend.offload import program as p
+from hipdnn_backend.offload.program import program as p
+from hipdnn_backend.offload.program.runner import prepare
 from hipdnn_backend.wire import EngineConfig
 from tests.hipdnn_backend.test_interpreter import chain
 from tests.support import onnx_models

@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hipdnn_backend.arrays import DTYPES, Operands, addresses, extent, operands_of
-from hipdnn_backend.device import Buffer, HostMemory
+from hipdnn_backend.device.memory import Buffer, HostMemory
 from hipdnn_backend.engine import Override
 from hipdnn_backend.errors import PackError
+from hipdnn_backend.host.arrays import DTYPES, Operands, addresses, extent, operands_of
 from hipdnn_backend.wire import (
     DataType,
     PointwiseAttributes,

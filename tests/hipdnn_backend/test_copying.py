@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hipdnn_backend.copying import Block, blocks, host_array
-from hipdnn_backend.device import HostMemory
-from hipdnn_backend.offload.program import View
+from hipdnn_backend.device.memory import HostMemory
+from hipdnn_backend.offload.program.copying import Block, blocks, host_array
+from hipdnn_backend.offload.program.program import View
 
 
 def replay(found: list[Block], target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:

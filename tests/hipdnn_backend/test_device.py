@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hipdnn_backend.device import ALIGNMENT, HostMemory, Memory
+from hipdnn_backend.device.memory import ALIGNMENT, HostMemory, Memory
 from hipdnn_backend.errors import DeviceError
 from tests.support.standin_hip import standin
 
@@ -155,7 +155,7 @@ PRELUDE = """
 import sys
 import numpy as np
 import pytest
-from hipdnn_backend.device import HipMemory
+from hipdnn_backend.device.memory import HipMemory
 from hipdnn_backend.errors import DeviceError
 from tests.support.standin_hip.standin import Standin
 hip = Standin(sys.argv[1])
@@ -200,7 +200,7 @@ def test_no_runtime(tmp_path: Path) -> None:
     code = """
         import sys
         import pytest
-        from hipdnn_backend.device import HipMemory
+        from hipdnn_backend.device.memory import HipMemory
         from hipdnn_backend.errors import DeviceError
         with pytest.raises(DeviceError, match="the HIP runtime cannot be used: .*or use host memory"):
             HipMemory(library=sys.argv[1])

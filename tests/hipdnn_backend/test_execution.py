@@ -22,7 +22,7 @@ from hipdnn_backend import (
     WireError,
     engine_id,
 )
-from hipdnn_backend.registry import Entry
+from hipdnn_backend.host.registry import Entry
 from hipdnn_backend.wire import (
     KnobSetting,
     SerializedGraphAndPlan,

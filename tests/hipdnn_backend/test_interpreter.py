@@ -18,10 +18,10 @@ import pytest
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.importers import export_graph
 from graph_api import DataType, Graph, PointwiseMode
-from hipdnn_backend.device import HostMemory
-from hipdnn_backend.dlpack import share
-from hipdnn_backend.interpreter import InputError, Prepared, prepare
-from hipdnn_backend.offload import program as p
+from hipdnn_backend.device.dlpack import share
+from hipdnn_backend.device.memory import HostMemory
+from hipdnn_backend.offload.program import program as p
+from hipdnn_backend.offload.program.runner import InputError, Prepared, prepare
 from hipdnn_backend.wire import EngineConfig, encode_graph
 from tests.hipdnn_backend.fake_plans import FakePlan, GuardedMemory, wire
 from tests.support.standin_hip import standin

@@ -14,9 +14,9 @@ import pytest
 
 from hipdnn_backend.engine import Override, engine_id
 from hipdnn_backend.errors import EngineError, NoEngineError, PackError
-from hipdnn_backend.native import NativeHost
-from hipdnn_backend.native_api import NativeStatus
-from hipdnn_backend.search import LoadingMode, find_backend_library
+from hipdnn_backend.host.native import NativeHost
+from hipdnn_backend.host.native_api import NativeStatus
+from hipdnn_backend.plugins.search import LoadingMode, find_backend_library
 from hipdnn_backend.wire import (
     BehaviorNote,
     DataType,
@@ -313,7 +313,7 @@ def test_failures_while_executing(standin: Control) -> None:
 
 
 def test_no_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, standin: Control) -> None:
-    monkeypatch.setattr("hipdnn_backend.native.find_backend_library", lambda: None)
+    monkeypatch.setattr("hipdnn_backend.host.native.find_backend_library", lambda: None)
     with pytest.raises(EngineError, match="there is no libhipdnn_backend.so; install hipDNN, or set HIPDNN_BACKEND"):
         NativeHost()
     (tmp_path / "text.so").write_text("x")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hipdnn_backend import Host, NoEngineError, PackError, Policies, Ranking, Registry, Verdict
-from hipdnn_backend.registry import Entry
+from hipdnn_backend.host.registry import Entry
 from hipdnn_backend.wire import DataType, decode_graph, encode_graph
 from tests.hipdnn_backend.toys import RELU, SHAPE, ToyEngine, relu
 

@@ -9,15 +9,15 @@ import pytest
 
 from hipdnn_backend.engine import engine_id
 from hipdnn_backend.errors import EngineError, NoEngineError
-from hipdnn_backend.registry import ENTRY_POINTS, LoadingMode, Registry, parse_engine_id
-from hipdnn_backend.search import (
+from hipdnn_backend.host.registry import ENTRY_POINTS, LoadingMode, Registry, parse_engine_id
+from hipdnn_backend.host.selection import Policies
+from hipdnn_backend.plugins.search import (
     BACKEND_LIBRARY,
     ENGINES,
     backend_candidates,
     find_backend_library,
     find_plugin_files,
 )
-from hipdnn_backend.selection import Policies
 from tests.hipdnn_backend.toys import RELU, ToyEngine, tiny_plugin
 
 NOTHING: dict[str, str] = {"HIPDNN_BACKEND_LIBRARY": "/nonexistent/lib/libhipdnn_backend.so"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hipdnn_backend.engine import engine_id
-from hipdnn_backend.selection import CONFIG, STATIC, Policies, read_rules, select
+from hipdnn_backend.host.selection import CONFIG, STATIC, Policies, read_rules, select
 from hipdnn_backend.wire import decode_graph
 from tests.hipdnn_backend.toys import CONV, GRAPHS, RELU, ToyEngine
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from graph_api import CompileError, DataType, ExecutionError, Graph, NotSupportedError, PointwiseMode
-from iree_bridge import artifact, vectors, versions
-from iree_bridge.artifact import Artifact, ArtifactError, compile_artifact
-from iree_bridge.cpu import host_arch
-from iree_bridge.options import CompileMode, Options
-from iree_bridge.target import Target
+from iree_bridge.artifact import artifact, vectors
+from iree_bridge.artifact.artifact import Artifact, ArtifactError, compile_artifact
+from iree_bridge.compile import versions
+from iree_bridge.compile.options import CompileMode, Options
+from iree_bridge.targets.cpu import host_arch
+from iree_bridge.targets.target import Target
 
 pytestmark = pytest.mark.iree_cpu
 CPU, GPU = Target.parse("cpu"), Target.parse("gfx942")

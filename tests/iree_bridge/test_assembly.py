@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from iree_bridge.assembly import parse_assembly, read_dispatches
+from iree_bridge.compile.assembly import parse_assembly, read_dispatches
 
 ASSEMBLY = """
 \t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"

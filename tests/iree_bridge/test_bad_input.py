@@ -23,7 +23,7 @@ from graph_api import (
     TensorAttr,
 )
 from iree_bridge import Options, Target, build, compile_graph, support
-from iree_bridge.options import CompileMode
+from iree_bridge.compile.options import CompileMode
 
 pytestmark = pytest.mark.iree_cpu
 

@@ -12,15 +12,15 @@ import pytest
 
 from graph_api.dtypes import DataType
 from graph_api.errors import ExecutionError
-from iree_bridge import buffers
-from iree_bridge.buffers import ALIGNMENT, ELEMENT_TYPES, examine, import_pointer
-from iree_bridge.device import Device
+from iree_bridge.devices import buffers
+from iree_bridge.devices.buffers import ALIGNMENT, ELEMENT_TYPES, examine, import_pointer
+from iree_bridge.devices.device import Device
 
 Array = np.ndarray[Any, Any]
 
 
 def test_every_data_type_of_whole_bytes_has_an_element_type_of_its_size() -> None:
-    from iree_bridge._runtime import HalElementType
+    from iree_bridge.devices.iree_runtime import HalElementType
 
     assert set(ELEMENT_TYPES) == set(DataType) - {DataType.INT4}
     assert len(set(map(int, ELEMENT_TYPES.values()))) == len(ELEMENT_TYPES)

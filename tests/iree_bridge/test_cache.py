@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from iree_bridge.cache import Cache, Code, Refusal, UntrustedCacheError, key_of
+from iree_bridge.compile.cache import Cache, Code, Refusal, UntrustedCacheError, key_of
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPH, CODE = "a" * 64, "b" * 64
@@ -254,7 +254,7 @@ def test_a_readonly_cache_of_another_user_is_refused(root: Path, filled: Cache, 
 def test_a_cache_without_write_permission_is_read() -> None:
     # Not in tmp_path: other users cannot reach it. Imports come first: nor, maybe, the sources.
     code = (
-        "import os, sys; from pathlib import Path; from iree_bridge.cache import Cache, Code\n"
+        "import os, sys; from pathlib import Path; from iree_bridge.compile.cache import Cache, Code\n"
         "os.setgid(65534); os.setuid(65534); cache = Cache(Path(sys.argv[1]))\n"
         "print(cache.code('b' * 64) is not None, cache.store('c' * 64, Code(b'x', {})))\n"
         "with cache.lock('f' * 64, 5) as held: print(held)"
@@ -333,7 +333,7 @@ def test_the_lock_holds_among_threads(root: Path) -> None:
 
 def test_the_lock_holds_among_processes_and_ends_with_its_holder(root: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from iree_bridge.cache import Cache\n"
+        "import sys, time; from pathlib import Path; from iree_bridge.compile.cache import Cache\n"
         "with Cache(Path(sys.argv[1])).lock('b' * 64, 30): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
@@ -350,7 +350,7 @@ def test_the_lock_holds_among_processes_and_ends_with_its_holder(root: Path) -> 
 
 def test_a_forked_child_does_not_keep_the_lock(root: Path) -> None:
     code = (
-        "import os, sys, time; from pathlib import Path; from iree_bridge.cache import Cache\n"
+        "import os, sys, time; from pathlib import Path; from iree_bridge.compile.cache import Cache\n"
         "cache = Cache(Path(sys.argv[1]))\n"
         "with cache.lock('b' * 64, 5):\n"
         "    child = os.fork()\n"
@@ -382,7 +382,7 @@ def test_remove(filled: Cache) -> None:
 
 
 def test_keys_depend_on_names_and_values_and_not_on_order(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "iree_bridge.cache"):
+    with caplog.at_level(logging.DEBUG, "iree_bridge.compile.cache"):
         key = key_of("code", {"ir": "text", "flags": "x"})
     assert key == key_of("code", {"flags": "x", "ir": "text"})
     assert len({key, key_of("code", {"ir": "x", "flags": "text"}), key_of("graph", {"ir": "text", "flags": "x"})}) == 3

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from graph_api import CompileError, DataType, FusilliError, Graph, PointwiseMode
-from iree_bridge import compiler, reproducer
-from iree_bridge.cache import Cache, Refusal
-from iree_bridge.compiler import CompiledCode, EmittedIr, Recipe
-from iree_bridge.inspect import inspect_graph, inspect_mlir
-from iree_bridge.options import CompileMode, Options
-from iree_bridge.reproducer import Reproducer
-from iree_bridge.target import Target
-from iree_bridge.variants import FUSED_PADDING, Variant, choose
+from iree_bridge.compile import compiler, reproducer
+from iree_bridge.compile.cache import Cache, Refusal
+from iree_bridge.compile.compiler import CompiledCode, EmittedIr, Recipe
+from iree_bridge.compile.inspect import inspect_graph, inspect_mlir
+from iree_bridge.compile.options import CompileMode, Options
+from iree_bridge.compile.reproducer import Reproducer
+from iree_bridge.targets.target import Target
+from iree_bridge.targets.variants import FUSED_PADDING, Variant, choose
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Target.parse("cpu")
@@ -96,7 +96,7 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def in_new_process(code: str, cache: Path, **environment: str) -> str:
     prelude = (
         "import sys\nfrom graph_api import DataType, Graph, PointwiseMode\n"
-        "from iree_bridge import compiler\nfrom iree_bridge.target import Target\n"
+        "from iree_bridge.compile import compiler\nfrom iree_bridge.targets.target import Target\n"
         "graph = Graph('relu', io_data_type=DataType.FLOAT, compute_data_type=DataType.FLOAT)\n"
         "graph.pointwise(PointwiseMode.RELU_FWD, graph.tensor('x', dim=(16,))).set_output(True)\n"
     )
@@ -407,7 +407,7 @@ def test_the_refusal_of_a_graph_has_its_own_names(
 def test_what_may_go_well_another_time_is_not_remembered(
     options: Options, monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
-    from iree_bridge.pool import Reply, WorkerError, WorkerPool
+    from iree_bridge.compile.pool import Reply, WorkerError, WorkerPool
 
     asked: list[object] = []
 
@@ -680,7 +680,7 @@ def test_a_timeout_is_an_error_and_the_next_compile_works(options: Options) -> N
 def test_the_last_form_alone_may_take_all_the_time(
     options: Options, monkeypatch: pytest.MonkeyPatch, whole: float, first: float
 ) -> None:
-    from iree_bridge.pool import Reply, WorkerError, WorkerPool
+    from iree_bridge.compile.pool import Reply, WorkerError, WorkerPool
 
     allowed: list[float] = []
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from graph_api import DataType, Graph
-from iree_bridge import Options, Target, compiler, cpu, extensions
-from iree_bridge.cpu import host_arch, missing_features
-from iree_bridge.extensions import PROCESSORS
+from iree_bridge import Options, Target
+from iree_bridge.compile import compiler
+from iree_bridge.targets import cpu, extensions
+from iree_bridge.targets.cpu import host_arch, missing_features
+from iree_bridge.targets.extensions import PROCESSORS
 from tests.support.processors import RECORDED, arch_of, forget, run_as_on
 
 V3 = PROCESSORS["x86-64-v3"]

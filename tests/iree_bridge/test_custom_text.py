@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from graph_api import CompileError, CustomOpAttributes, NotSupportedError
 from graph_api.ops.custom_op import MAX_TEXT, CustomOpNode
-from iree_bridge.custom_text import CustomTextError, checked_text, fill_template
-from iree_bridge.emitter import emit_module
-from iree_bridge.target import Target
+from iree_bridge.emit.custom.template import CustomTextError, checked_text, fill_template
+from iree_bridge.emit.module import emit_module
+from iree_bridge.targets.target import Target
 from tests.cases.custom_op import ADD, GENERIC, REFUSED, TWO, graph
 from tests.support.filecheck import check_ir
 

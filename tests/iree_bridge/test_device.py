@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from graph_api.errors import ExecutionError
-from iree_bridge import device as device_module
-from iree_bridge.device import Device, set_task_threads
+from iree_bridge.devices import device as device_module
+from iree_bridge.devices.device import Device, set_task_threads
 from tests.support import vmfb
 from tests.support.standin_hip import standin
 
@@ -155,7 +155,7 @@ def test_a_missing_hip_runtime_is_an_error_that_says_what_to_do(tmp_path: Path) 
     script = """
 import ctypes
 from graph_api.errors import ExecutionError
-from iree_bridge.device import Device
+from iree_bridge.devices.device import Device
 for name in ("arch", "target"):
     try:
         getattr(Device.parse("hip"), name)

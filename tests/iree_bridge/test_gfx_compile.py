@@ -6,7 +6,7 @@ import pytest
 
 from graph_api import DataType, Graph, PointwiseMode
 from iree_bridge import Target
-from iree_bridge.compiler import compile_code
+from iree_bridge.compile.compiler import compile_code
 from tests.cases import all_cases
 from tests.support.cases import is_declined
 from tests.support.outcomes import GFX_TARGETS

@@ -10,7 +10,7 @@ import pytest
 from fusilli_plugin.emulator import Emulator
 from graph_api import DataType, Graph, ReductionMode
 from iree_bridge import Target
-from iree_bridge.compiler import compile_code
+from iree_bridge.compile.compiler import compile_code
 from tests.support.gfx_sweep import Job, examine
 
 pytestmark = pytest.mark.mlir

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iree_bridge.hazards import endless_kernels, split_barriers
+from iree_bridge.compile.hazards import endless_kernels, split_barriers
 
 HEAD = "kernel:\n\tv_lshrrev_b32_e32 v1, 6, v0\n\tv_readfirstlane_b32 s16, v1\n"
 END = "\tds_read_b64 v[2:3], v1\n\ts_endpgm\nend_of_kernel:\n"

@@ -10,7 +10,7 @@ import pytest
 from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMode, TensorAttr, numerics
 from graph_api.ops.norm import NormFwdPhase
 from iree_bridge import build, compile_graph
-from iree_bridge.device import Device
+from iree_bridge.devices.device import Device
 
 pytestmark = pytest.mark.iree_cpu
 

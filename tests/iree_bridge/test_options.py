@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iree_bridge import _environment
-from iree_bridge.options import CompileMode, OptionError, Options
+from fusilli_ground import environment as trusted
+from fusilli_ground.errors import OptionError
+from iree_bridge.compile.options import CompileMode, Options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,13 +129,13 @@ def test_the_environment_is_ignored_if_the_kernel_says_secure(monkeypatch: pytes
     monkeypatch.setenv("FUSILLI_DEVICE", "cpu")
     assert Options.from_env().device == "cpu"
     vector = struct.pack("@NNNN", 6, 4096, 23, 1)
-    monkeypatch.setattr(_environment.Path, "read_bytes", lambda _self: vector)
+    monkeypatch.setattr(trusted.Path, "read_bytes", lambda _self: vector)
     assert Options.from_env().device == "hip"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its real user id")
 def test_the_environment_is_ignored_in_a_setuid_process(tmp_path: Path) -> None:
-    code = "import os; os.setresuid(65534, 0, 0); from iree_bridge.options import Options; print(Options.from_env())"
+    code = "import os; os.setresuid(65534, 0, 0); from iree_bridge import Options; print(Options.from_env())"
     environment = {
         "FUSILLI_CACHE_DIR": str(tmp_path / "planted"),
         "XDG_CACHE_HOME": str(tmp_path),

@@ -10,12 +10,12 @@ import pytest
 
 from graph_api import CustomOpAttributes, DataType, ExecutionError, Graph, PointwiseMode, TensorAttr
 from iree_bridge import Target, build, support
-from iree_bridge.compiler import compile_code
-from iree_bridge.direct.recording import record
-from iree_bridge.emitter import emit_module
-from iree_bridge.inspect import inspect_graph
+from iree_bridge.compile.compiler import compile_code
+from iree_bridge.compile.inspect import inspect_graph
+from iree_bridge.emit.module import emit_module
 from iree_bridge.runtime import Executable
 from iree_bridge.runtime.program import load_module, workspace_size
+from iree_bridge.runtime.recorded.recording import record
 from tests.cases import all_cases
 from tests.cases.custom_op import ADD
 from tests.cases.matmul import graph as matmul_graph

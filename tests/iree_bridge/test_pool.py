@@ -16,10 +16,10 @@ from typing import NoReturn
 
 import pytest
 
-from iree_bridge import _frames, pool, starting
-from iree_bridge.options import Options
-from iree_bridge.pool import Reply, WorkerError, WorkerPool
-from iree_bridge.target import Target
+from iree_bridge.compile import messages, pool, starting
+from iree_bridge.compile.options import Options
+from iree_bridge.compile.pool import Reply, WorkerError, WorkerPool
+from iree_bridge.targets.target import Target
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.iree_cpu
@@ -106,8 +106,8 @@ import os, resource, signal, sys, time
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 from pathlib import Path
 from typing import NoReturn
-from iree_bridge.options import Options
-from iree_bridge.pool import WorkerPool
+from iree_bridge.compile.options import Options
+from iree_bridge.compile.pool import WorkerPool
 workers = WorkerPool(Options(cache_dir=Path("/nonexistent"), workers=1))
 LOWER, COMPILE = {LOWER!r}, {COMPILE!r}
 def ask(header=LOWER):
@@ -290,7 +290,13 @@ def test_a_worker_whose_parent_ends_during_its_start_leaves_no_folder(tmp_path: 
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     worker = subprocess.Popen(
-        [sys.executable, "-I", str(ROOT / "iree_bridge" / "worker.py"), str(theirs.fileno()), str(os.getpid())],
+        [
+            sys.executable,
+            "-I",
+            str(ROOT / "iree_bridge" / "compile" / "worker.py"),
+            str(theirs.fileno()),
+            str(os.getpid()),
+        ],
         pass_fds=(theirs.fileno(), lifeline),
         start_new_session=True,
         stderr=subprocess.DEVNULL,
@@ -298,7 +304,7 @@ def test_a_worker_whose_parent_ends_during_its_start_leaves_no_folder(tmp_path: 
     theirs.close()
     os.close(lifeline)
     hello = {"op": "hello", "scratch": str(scratch), "memory": 8 << 30, "idle": 60, "global_flags": []}
-    _frames.send(ours, hello | {"lifeline": lifeline})
+    messages.send(ours, hello | {"lifeline": lifeline})
     ours.close()
     os.close(held)
     worker.wait(60)
@@ -321,7 +327,7 @@ def test_a_worker_in_a_native_call_that_keeps_the_gil_ends_with_its_parent(tmp_p
     busy, hook, python = (tmp_path / name for name in ("busy", "hook.py", "python"))
     hook.write_text(
         f"import ctypes, os, pathlib, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from iree_bridge import worker\n"
+        "from iree_bridge.compile import worker\n"
         "def hang(*_):\n"
         f"    pathlib.Path({str(busy)!r}).write_text(str(os.getpid()))\n"
         "    mutex = ctypes.create_string_buffer(64)\n"
@@ -418,7 +424,7 @@ def test_the_interpreter_is_the_one_beside_the_compiler(
 def test_without_an_interpreter_the_error_names_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", "/usr/bin/some-host-application")
     monkeypatch.setattr(sys, "path", [])
-    monkeypatch.setattr(starting, "_WORKER", Path("/nonexistent/iree_bridge/worker.py"))
+    monkeypatch.setattr(starting, "_WORKER", Path("/nonexistent/iree_bridge/compile/worker.py"))
     monkeypatch.setattr(starting, "_failures", {})  # else later tests of this process have no worker for half a minute
     with pytest.raises(starting.NoInterpreterError, match="FUSILLI_PYTHON"):
         starting.find_python(Options(cache_dir=tmp_path))
@@ -452,20 +458,20 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
     with ours:
         with theirs:
             theirs.sendall(data)
-        with pytest.raises(_frames.PeerGoneError):
-            _frames.receive(ours, deadline=time.monotonic() + 5)
+        with pytest.raises(messages.PeerGoneError):
+            messages.receive(ours, deadline=time.monotonic() + 5)
 
 
 def test_a_message_arrives_whole() -> None:
     ours, theirs = socket.socketpair()
     payload = bytes(3_000_000)
     with ours, theirs:
-        sender = threading.Thread(target=_frames.send, args=(theirs, {"a": ["ü"]}, payload))
+        sender = threading.Thread(target=messages.send, args=(theirs, {"a": ["ü"]}, payload))
         sender.start()
-        assert _frames.receive(ours) == ({"a": ["ü"]}, payload)
+        assert messages.receive(ours) == ({"a": ["ü"]}, payload)
         sender.join()
         with pytest.raises(TimeoutError):
-            _frames.receive(ours, deadline=time.monotonic() + 0.01)
+            messages.receive(ours, deadline=time.monotonic() + 0.01)
 
 
 def test_packages_outside_an_installation_do_not_choose_the_interpreter(

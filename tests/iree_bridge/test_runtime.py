@@ -17,8 +17,8 @@ import pytest
 from graph_api.errors import ExecutionError
 from graph_api.graph import Arguments
 from graph_api.tensor import TensorAttr
-from iree_bridge import _cuda
-from iree_bridge.device import Device
+from iree_bridge.devices import cuda as cuda_driver
+from iree_bridge.devices.device import Device
 from iree_bridge.runtime import Executable
 from iree_bridge.runtime.program import Program
 from tests.support import vmfb
@@ -425,7 +425,7 @@ def test_code_of_another_signature_fails_at_the_launch() -> None:
 SCRIPT = """
 import sys
 import numpy as np
-from iree_bridge.device import Device
+from iree_bridge.devices.device import Device
 from iree_bridge.runtime import Executable
 from tests.support import vmfb
 code = open(sys.argv[1], "rb").read()
@@ -523,7 +523,7 @@ print("done")
 @pytest.fixture
 def cuda() -> Device:
     try:
-        count = _cuda.device_count()
+        count = cuda_driver.device_count()
     except ExecutionError as error:
         pytest.skip(str(error))
     if not count:

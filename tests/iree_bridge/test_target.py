@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from graph_api import DataType, Graph, GraphError, NotSupportedError, PointwiseMode
-from iree_bridge import compile_graph, compiler, support
-from iree_bridge.cpu import host_arch, host_extensions, missing_features
-from iree_bridge.target import Target, known_targets
+from iree_bridge import compile_graph, support
+from iree_bridge.compile import compiler
+from iree_bridge.targets.cpu import host_arch, host_extensions, missing_features
+from iree_bridge.targets.target import Target, known_targets
 
 ADD = """
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
@@ -82,7 +83,7 @@ def test_gpu_targets_have_the_whole_flag_set(name: str) -> None:
         "externalize-transients",
     ):
         assert sum(part in flag for flag in flags) == 1, part
-    # What is right for some graphs only is a matter of iree_bridge/variants.py.
+    # What is right for some graphs only is a matter of iree_bridge/targets/variants.py.
     assert not any("fuse-padding-into-linalg-consumer-ops" in flag for flag in flags)
     assert not any("enable-pad-handling" in flag for flag in flags)
 

@@ -7,9 +7,9 @@ import pytest
 from fusilli_plugin.checks.selftest import GRAPHS
 from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMode
 from iree_bridge import Target
-from iree_bridge.compiler import compile_code
-from iree_bridge.target import known_targets
-from iree_bridge.variants import FUSED_PADDING, choose, variants
+from iree_bridge.compile.compiler import compile_code
+from iree_bridge.targets.target import known_targets
+from iree_bridge.targets.variants import FUSED_PADDING, choose, variants
 from tests.cases import all_cases
 
 CUDA = Target.parse("sm_80")

@@ -6,7 +6,7 @@ import numpy as np
 
 from graph_api import numerics
 from iree_bridge import Target, build, support
-from iree_bridge.device import Device
+from iree_bridge.devices.device import Device
 from tests.cases import OpCase
 
 __all__ = ["aligned", "assert_right", "is_declined"]

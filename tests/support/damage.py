@@ -381,7 +381,7 @@ def program_text(source: random.Random, data: bytes) -> bytes:
 
 
 def frame(source: random.Random, data: bytes) -> bytes:
-    """A message of `iree_bridge._frames` whose sizes lie, or whose header is another."""
+    """A message of `iree_bridge.compile.messages` whose sizes lie, or whose header is another."""
     prefix = struct.Struct("<IQ")
     if len(data) < prefix.size or source.random() < 0.3:
         return changed_bytes(source, data)

@@ -138,14 +138,14 @@ def _compiled(number: int = 0) -> bytes:
     from fusilli_plugin.importers import import_graph
     from hipdnn_backend.wire import decode_graph
     from iree_bridge import Target
-    from iree_bridge.artifact import compile_artifact
+    from iree_bridge.artifact.artifact import compile_artifact
 
     graph = import_graph(decode_graph(_graphs()[number]))
     return compile_artifact(graph, [Target.parse("cpu")]).to_bytes()
 
 
 def _artifact() -> Parser:
-    from iree_bridge.artifact import Artifact, ArtifactError
+    from iree_bridge.artifact.artifact import Artifact, ArtifactError
 
     return Parser([_compiled(), _compiled(1)], Artifact.from_bytes, (ArtifactError,), damage.archive)
 
@@ -180,7 +180,7 @@ def _plan() -> Parser:
 
 
 def _saved() -> list[bytes]:
-    from hipdnn_backend.offload.package import save_package
+    from hipdnn_backend.offload.program.package import save_package
     from tests.hipdnn_backend.offload.test_package import variant
 
     with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +189,7 @@ def _saved() -> list[bytes]:
 
 
 def _package() -> Parser:
-    from hipdnn_backend.offload.package import Package, PackageError
+    from hipdnn_backend.offload.program.package import Package, PackageError
 
     path = Path(tempfile.mkdtemp(prefix="fuzz-"), "model")
 
@@ -239,9 +239,9 @@ def _onnx() -> Parser:
 
 
 def _mlir() -> Parser:
-    from hipdnn_backend.offload._mlir import new_context
     from hipdnn_backend.offload.errors import ModelError
     from hipdnn_backend.offload.frontend.mlir_text import load_text
+    from hipdnn_backend.offload.mlir import new_context
     from tests.support.passes import TWO_CONVS
 
     path, context = Path(tempfile.mkdtemp(prefix="fuzz-"), "model.mlir"), new_context()
@@ -263,13 +263,13 @@ def _mlir() -> Parser:
 
 
 def _frames() -> Parser:
-    from iree_bridge import _frames
+    from iree_bridge.compile import messages
 
     seeds = []
     for payload in (b"payload", b""):
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            _frames.send(ours, {"op": "compile", "flags": ["a"], "n": 1, "of": {"a": [1, None, "b"]}}, payload)
+            messages.send(ours, {"op": "compile", "flags": ["a"], "n": 1, "of": {"a": [1, None, "b"]}}, payload)
             seeds.append(theirs.recv(1 << 16))
 
     def read(data: bytes) -> object:
@@ -277,16 +277,16 @@ def _frames() -> Parser:
         with left, right:
             left.sendall(data[:100_000])
             left.close()
-            return _frames.receive(right, deadline=time.monotonic() + 5)
+            return messages.receive(right, deadline=time.monotonic() + 5)
 
-    return Parser(seeds, read, (_frames.PeerGoneError, TimeoutError), damage.frame)
+    return Parser(seeds, read, (messages.PeerGoneError, TimeoutError), damage.frame)
 
 
 def _torch() -> Parser:
     """Texts of custom operations that pass our checks, and what the compiler's worker makes of them."""
     from graph_api import FusilliError, Graph
     from graph_api.ops.custom_op import CustomOpNode
-    from iree_bridge.custom_text import CustomTextError, checked_text
+    from iree_bridge.emit.custom.template import CustomTextError, checked_text
     from tests.support import hostile_texts
 
     def checked(data: bytes) -> Graph:
@@ -319,7 +319,7 @@ def _compiling(
     """
     from graph_api import CompileError, FusilliError
     from iree_bridge import Options, Target
-    from iree_bridge.compiler import compile_code, emit, lower
+    from iree_bridge.compile.compiler import compile_code, emit, lower
     from iree_bridge.support import support
 
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))

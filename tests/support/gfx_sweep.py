@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from fusilli_plugin.emulator import Emulator
 from graph_api import FusilliError, Graph, numerics
 from iree_bridge import Target, build, support
-from iree_bridge.compiler import compile_code
+from iree_bridge.compile.compiler import compile_code
 from tests.cases import Pack, all_cases
 from tests.support import gfx_graphs
 from tests.support.outcomes import case_id

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from iree_bridge import Options, Target
-from iree_bridge.inspect import Inspection, inspect_graph
-from iree_bridge.versions import iree_version
+from iree_bridge.compile.inspect import Inspection, inspect_graph
+from iree_bridge.compile.versions import iree_version
 from tests.support.golden_graphs import FLAGS, GRAPHS
 
 __all__ = ["FILE", "GOLDEN_TARGETS", "UPDATE", "differences", "dumps", "figures_of", "load", "measure"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graph_api import DataType, Graph, NormFwdPhase, PointwiseMode, ReductionMode, ResampleMode, TensorAttr
-from iree_bridge.variants import FUSED_PADDING
+from iree_bridge.targets.variants import FUSED_PADDING
 
 __all__ = ["FLAGS", "GRAPHS", "ONE_MATRIX_KERNEL"]
 

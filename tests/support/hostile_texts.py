@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from graph_api import CustomOpAttributes, Graph, GraphError
-from iree_bridge.types import ELEMENT
+from iree_bridge.targets.types import ELEMENT
 from tests.cases.custom_op import ADD, CONSTANT, FLOOR, GENERIC, SOFTMAX, TWO
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from fusilli_plugin.checks.support_matrix import TARGETS, Entry, dumps, loads, p
 from graph_api import Graph
 from graph_api.layout import packed_strides, stride_order
 from iree_bridge import Target, support
-from iree_bridge.versions import iree_version
+from iree_bridge.compile.versions import iree_version
 from tests.cases import OpCase, all_cases
 
 __all__ = ["GFX_TARGETS", "OutcomeRecorder", "case_id", "entry_of", "expected_outcome"]

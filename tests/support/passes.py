@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hipdnn_backend.engine import Engine
 from hipdnn_backend.offload import printer
-from hipdnn_backend.offload._mlir import new_context
+from hipdnn_backend.offload.mlir import new_context
 from hipdnn_backend.offload.pipeline import PASSES, PIPELINE, run_passes
 from hipdnn_backend.offload.session import OffloadOptions, Session
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iree_bridge import cpu, target
+from iree_bridge.targets import cpu, target
 
 __all__ = ["RECORDED", "arch_of", "forget", "run_as_on"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from iree_bridge import _frames
+from iree_bridge.compile import messages
 from tests.support import fuzz
 
 pytestmark = pytest.mark.iree_cpu
@@ -49,8 +49,8 @@ def test_a_message_takes_the_memory_that_it_has() -> None:
         left.sendall(struct.pack("<IQ", 2, 2 << 30) + b"{}" + b"x" * 10)
         left.close()
         begin = time.process_time()
-        with pytest.raises(_frames.PeerGoneError, match="closed"):
-            _frames.receive(right, deadline=time.monotonic() + 60)
+        with pytest.raises(messages.PeerGoneError, match="closed"):
+            messages.receive(right, deadline=time.monotonic() + 60)
         assert time.process_time() - begin < 0.5
 
 
@@ -59,5 +59,5 @@ def test_a_deep_header_is_no_message() -> None:
     with left, right:
         text = b"[" * 100_000
         left.sendall(struct.pack("<IQ", len(text), 0) + text)
-        with pytest.raises(_frames.PeerGoneError, match="not JSON"):
-            _frames.receive(right, deadline=time.monotonic() + 60)
+        with pytest.raises(messages.PeerGoneError, match="not JSON"):
+            messages.receive(right, deadline=time.monotonic() + 60)

@@ -16,7 +16,7 @@ from fusilli_plugin.checks import bench
 from fusilli_plugin.checks.bench import models
 from fusilli_plugin.texts import say
 from graph_api import FusilliError
-from iree_bridge.versions import iree_version
+from iree_bridge.compile.versions import iree_version
 
 __all__ = ["main"]
 

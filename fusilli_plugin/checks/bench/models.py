@@ -108,8 +108,8 @@ def load_once(path: Path) -> Loaded:
     """
     start = time.perf_counter()
     from fusilli_plugin.report.memory import placed_lives
-    from hipdnn_backend.memory import lower_bound
     from hipdnn_backend.offload import load
+    from hipdnn_backend.offload.memory import lower_bound
 
     imports = time.perf_counter() - start
     with load(path, device="cpu") as model:

@@ -18,7 +18,7 @@ import numpy as np
 from fusilli_plugin.checks.bench.graphs import add_graph, conv_graph
 from graph_api import FusilliError
 from iree_bridge import Options, Target, build
-from iree_bridge.compiler import compile_code, emit, recipe_for
+from iree_bridge.compile.compiler import compile_code, emit, recipe_for
 
 __all__ = ["build_sampler", "compile_samplers", "launch_samplers", "native_compiler"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from hipdnn_backend.errors import did_you_mean
+from fusilli_ground.spelling import did_you_mean
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.building import declared
 from hipdnn_backend.offload.frontend.graph import Graph, TensorType

@@ -10,11 +10,11 @@ from typing import Any
 
 import onnx
 
-from hipdnn_backend.offload._mlir import PassManager, ir, onnx_importer
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.frontend.graph import Graph, subgraphs
 from hipdnn_backend.offload.frontend.torch_ops import insert_torch_ops
 from hipdnn_backend.offload.frontend.weights import needs_constant
+from hipdnn_backend.offload.mlir import PassManager, ir, onnx_importer
 
 __all__ = ["PIPELINE", "clean", "complaints", "control_input", "source_name", "to_torch", "unconverted", "unknown_type"]
 

@@ -14,7 +14,6 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend.graph import (
     Graph,
     TensorType,
@@ -25,7 +24,8 @@ from hipdnn_backend.offload.frontend.graph import (
     subgraphs,
 )
 from hipdnn_backend.offload.frontend.tensors import to_array
-from hipdnn_backend.offload.native_onnx import OnnxError, infer_shapes
+from hipdnn_backend.offload.node_outcomes import Absorbed, Became
+from hipdnn_backend.offload.onnx_process.client import OnnxError, infer_shapes
 from hipdnn_backend.onnx_op import RANDOM
 
 __all__ = ["evaluate", "fold"]

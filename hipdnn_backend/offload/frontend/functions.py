@@ -8,9 +8,9 @@ from typing import Any
 import onnx
 from onnx import defs
 
-from hipdnn_backend.offload import native_onnx
 from hipdnn_backend.offload.frontend.graph import Graph, TensorType, rename
-from hipdnn_backend.offload.native_onnx import OnnxError
+from hipdnn_backend.offload.onnx_process import client
+from hipdnn_backend.offload.onnx_process.client import OnnxError
 
 __all__ = ["expand"]
 
@@ -63,7 +63,7 @@ def _body(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
             result = _inlined_without_some(graph, node, model)
         else:
             selected = [(node.domain, node.op_type)]
-            result = native_onnx.inline_operators(model, selected)
+            result = client.inline_operators(model, selected)
     except OnnxError:
         return None
     if any(inner.op_type == node.op_type and inner.domain == node.domain for inner in result.graph.node):
@@ -88,14 +88,14 @@ def _inlined_without_some(graph: Graph, node: onnx.NodeProto, model: onnx.ModelP
         types = [_type(graph, name) for name in node.input]
         versions = schema.context_dependent_function_opset_versions
         version = max(each for each in versions if each <= graph.opset)
-        function = native_onnx.body_of(node, graph.opset, version, types)
+        function = client.body_of(node, graph.opset, version, types)
     else:
         version = max(each for each in schema.function_opset_versions if each <= graph.opset)
         function = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(version))
     function.domain = model.graph.node[0].domain = _LOCAL
     model.functions.append(function)
     model.opset_import.append(onnx.helper.make_opsetid(_LOCAL, 1))
-    return native_onnx.inline_functions(model)
+    return client.inline_functions(model)
 
 
 def _type(graph: Graph, name: str) -> onnx.TypeProto:

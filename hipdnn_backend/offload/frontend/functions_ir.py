@@ -9,9 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.imported import Constant, TensorInfo
+from hipdnn_backend.offload.mlir import ir
 
 __all__ = [
     "ENTRY",

@@ -11,8 +11,8 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.fates import Absorbed
 from hipdnn_backend.offload.frontend.tensors import to_array
+from hipdnn_backend.offload.node_outcomes import Absorbed
 
 __all__ = [
     "TORCH_DOMAIN",

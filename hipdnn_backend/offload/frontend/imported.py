@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hipdnn_backend.offload.fates import Absorbed
+from hipdnn_backend.offload.node_outcomes import Absorbed
 
 __all__ = ["Constant", "Declared", "Imported", "TensorInfo"]
 

@@ -10,9 +10,7 @@ from typing import Any
 
 import onnx
 
-from hipdnn_backend.offload._mlir import new_context
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
-from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend import rules as _rules  # noqa: F401  registers the rewrites
 from hipdnn_backend.offload.frontend.binding import bind_dims, bind_inputs, check_arguments, declared_inputs
 from hipdnn_backend.offload.frontend.building import build
@@ -29,7 +27,9 @@ from hipdnn_backend.offload.frontend.shapes import check
 from hipdnn_backend.offload.frontend.untold import infer_all
 from hipdnn_backend.offload.frontend.weights import lifted, needs_constant
 from hipdnn_backend.offload.frontend.words import check_words
-from hipdnn_backend.offload.native_onnx import OnnxProcessError
+from hipdnn_backend.offload.mlir import new_context
+from hipdnn_backend.offload.node_outcomes import Absorbed, Became
+from hipdnn_backend.offload.onnx_process.client import OnnxProcessError
 
 __all__ = ["declared_arguments", "load", "prepare", "simplify"]
 

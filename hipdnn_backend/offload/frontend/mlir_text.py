@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.conversion import clean, complaints, unconverted
 from hipdnn_backend.offload.frontend.functions_ir import (
@@ -18,6 +17,7 @@ from hipdnn_backend.offload.frontend.functions_ir import (
 )
 from hipdnn_backend.offload.frontend.imported import Imported, TensorInfo
 from hipdnn_backend.offload.frontend.nesting import check_text
+from hipdnn_backend.offload.mlir import ir
 
 __all__ = ["load_text", "parse"]
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import onnx
 
-from hipdnn_backend.offload import native_onnx
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend.building import build
 from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, subgraphs
 from hipdnn_backend.offload.frontend.nesting import check_calls
-from hipdnn_backend.offload.native_onnx import OnnxError
+from hipdnn_backend.offload.node_outcomes import Absorbed, Became
+from hipdnn_backend.offload.onnx_process import client
+from hipdnn_backend.offload.onnx_process.client import OnnxError
 
 __all__ = ["COMMON_OPSET", "convert", "inline_functions"]
 
@@ -39,7 +39,7 @@ def inline_functions(graph: Graph, functions: Sequence[onnx.FunctionProto]) -> G
         for opset in function.opset_import:
             graph.opsets.setdefault("" if opset.domain == "ai.onnx" else opset.domain, opset.version)
     try:
-        model = native_onnx.inline_functions(graph.to_proto(functions=functions))
+        model = client.inline_functions(graph.to_proto(functions=functions))
     except OnnxError as error:
         raise ModelError(graph.name, "functions", f"the model's functions cannot be inlined: {error}") from error
     result = _rebuilt(graph, model)
@@ -74,7 +74,7 @@ def convert(graph: Graph) -> Graph:
     if graph.opset < _HARDMAX_OF_ONE_AXIS:
         graph.nodes = _flat_hardmax(graph.nodes, graph)
     try:
-        model = native_onnx.convert_version(graph.to_proto(), COMMON_OPSET)
+        model = client.convert_version(graph.to_proto(), COMMON_OPSET)
     except OnnxError as error:
         reason = f"opset {graph.opset} cannot be converted to {COMMON_OPSET}: {' '.join(str(error).split())}"
         raise ModelError(graph.name, "opset", reason) from error

@@ -16,8 +16,8 @@ import onnx
 from onnx import helper
 
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
-from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, Graph, TensorType, attributes, inlined, rename
+from hipdnn_backend.offload.node_outcomes import Absorbed, Became
 
 __all__ = ["Builder", "Rule", "SizeError", "apply_rules", "check_size", "rewrites", "rules"]
 

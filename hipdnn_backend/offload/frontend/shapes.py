@@ -6,11 +6,11 @@ import re
 
 import onnx
 
-from hipdnn_backend.offload import native_onnx
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import Graph, TensorType
 from hipdnn_backend.offload.frontend.growth import check_ranks, check_types, is_small
-from hipdnn_backend.offload.native_onnx import OnnxError
+from hipdnn_backend.offload.onnx_process import client
+from hipdnn_backend.offload.onnx_process.client import OnnxError
 
 __all__ = ["check", "infer", "inferred_model"]
 
@@ -31,7 +31,7 @@ def check(graph: Graph) -> None:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
     try:
-        native_onnx.check_model(model)
+        client.check_model(model)
     except OnnxError as error:
         text = str(error)
         found = _CHECKER_NODE.search(text)
@@ -75,11 +75,11 @@ def inferred_model(model: onnx.ModelProto, *, strict: bool = False) -> onnx.Mode
     Raises:
         OnnxError, OnnxProcessError: see `native_onnx`.
     """
-    inferred = native_onnx.infer_shapes(model)
+    inferred = client.infer_shapes(model)
     propagate = is_small(inferred)
     if not propagate and not strict:
         return inferred
-    return native_onnx.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=propagate)
+    return client.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=propagate)
 
 
 def _shape_error(graph: Graph, text: str) -> ModelError:

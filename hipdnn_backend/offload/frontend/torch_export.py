@@ -9,7 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hipdnn_backend.offload._mlir import PassManager, fx_importer, ir
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.conversion import source_name
 from hipdnn_backend.offload.frontend.functions_ir import (
@@ -20,6 +19,7 @@ from hipdnn_backend.offload.frontend.functions_ir import (
     settle_empty,
 )
 from hipdnn_backend.offload.frontend.imported import Constant, Imported
+from hipdnn_backend.offload.mlir import PassManager, fx_importer, ir
 
 __all__ = ["load_torch"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.onnx_op import OPERATOR
 
 __all__ = ["TORCH_OPS", "insert_torch_ops"]

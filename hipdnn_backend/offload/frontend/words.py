@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx
 
-from hipdnn_backend.errors import did_you_mean
+from fusilli_ground.spelling import did_you_mean
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import Graph, attributes, subgraphs
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.passes.regions import CUSTOM, GRAPH, Region, graphs, is_operator
 from hipdnn_backend.offload.session import Layout, Session, canonical
 from hipdnn_backend.offload.to_wire import NotTranslated, Translation, translate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hipdnn_backend.offload._mlir import PassManager, ir
+from hipdnn_backend.offload.mlir import PassManager, ir
 from hipdnn_backend.offload.passes.concat import CONCAT, lower_concat
 from hipdnn_backend.offload.passes.graph import functions, is_tensor
 from hipdnn_backend.offload.passes.regions import EXECUTABLE, VIEW, operator_name, replace_results

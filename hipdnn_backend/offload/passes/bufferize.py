@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hipdnn_backend.offload._mlir import PassManager, ir
+from hipdnn_backend.offload.mlir import PassManager, ir
 from hipdnn_backend.offload.passes.backend_legalize import EXECUTE, create_execute, graph_name, ins_outs
 from hipdnn_backend.offload.passes.graph import functions
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hipdnn_backend.offload._mlir import PassManager, rewrite
+from hipdnn_backend.offload.mlir import PassManager, rewrite
 from hipdnn_backend.offload.passes.graph import functions
 from hipdnn_backend.offload.passes.regions import erase_dead, graphs, isolate, operator_name
 

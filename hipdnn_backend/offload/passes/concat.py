@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.passes.graph import LIST, FunctionGraph, Node
 from hipdnn_backend.offload.passes.regions import replace_results
 

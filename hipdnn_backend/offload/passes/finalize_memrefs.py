@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.passes.graph import functions
 from hipdnn_backend.offload.passes.reshapes import reshape
 

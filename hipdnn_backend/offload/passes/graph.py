@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.onnx_op import OPERATOR
 
 __all__ = [

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from hipdnn_backend.engine import Engine, Plan, Support, is_fallback
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import OffloadError
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.passes.assign_layouts import channels_last_uids, reset_layouts, restrided
 from hipdnn_backend.offload.passes.graph import FunctionGraph
 from hipdnn_backend.offload.passes.leftovers import MAX_LITERAL, atoms

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.passes.graph import LIST, LITERAL, FunctionGraph, bits, functions, is_tensor, source_names
 from hipdnn_backend.onnx_op import OPERATOR
 

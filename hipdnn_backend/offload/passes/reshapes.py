@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 
 __all__ = ["reshape"]
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire.errors import NotTranslated
 from hipdnn_backend.offload.to_wire.onnx_model import translate_onnx
 from hipdnn_backend.offload.to_wire.operation import location_name

@@ -10,7 +10,7 @@ from typing import Any, Final
 import onnx
 
 from hipdnn_backend.engine import Support
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire.operation import Op, location_name
 from hipdnn_backend.offload.to_wire.translation import Translation, boundary_types, value_name
 from hipdnn_backend.offload.to_wire.types import carried, wire_type

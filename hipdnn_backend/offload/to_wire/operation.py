@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire.errors import NotTranslated
 from hipdnn_backend.offload.to_wire.types import TensorType, tensor_type
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire import attention
 from hipdnn_backend.offload.to_wire.builder import Builder
 from hipdnn_backend.offload.to_wire.errors import NotTranslated

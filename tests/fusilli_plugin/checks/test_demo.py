@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from fusilli_plugin.checks.demo import Case, cases, inspect_gfx, run_case
 from fusilli_plugin.cli import cli
 from graph_api import DataType, Graph, PointwiseMode
-from iree_bridge.options import Options
+from iree_bridge.compile.options import Options
 
 
 def small_case(peer: Mapping[str, Any] | None = None) -> Case:

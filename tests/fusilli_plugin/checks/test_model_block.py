@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from fusilli_plugin.checks.model_block import MODEL_FILE, ModelBlock, cut_block, fold_batchnorm, read_model
 from graph_api import GraphError
-from hipdnn_backend.offload.native_onnx import check_model
+from hipdnn_backend.offload.onnx_process.client import check_model
 
 DIMS = (1, 3, 9, 8)
 

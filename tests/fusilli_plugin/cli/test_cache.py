@@ -6,7 +6,7 @@ from pathlib import Path
 
 from click.testing import Result
 
-from iree_bridge.cache import Cache, Code
+from iree_bridge.compile.cache import Cache, Code
 
 Fusilli = Callable[..., Result]
 KEY = "ab" * 32

@@ -182,7 +182,7 @@ def test_what_is_broken_is_reported_with_advice(
 
 def test_versions_that_do_not_fit_are_broken(fusilli: Fusilli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusilli_plugin.checks.selftest.run", lambda device: device)
-    monkeypatch.setattr("iree_bridge.versions.runtime_version", lambda: "3.12.0")
+    monkeypatch.setattr("iree_bridge.compile.versions.runtime_version", lambda: "3.12.0")
     result = fusilli("doctor", "--json")
     assert result.exit_code == 1
     assert "iree-base-runtime 3.12.0" in report(result)["IREE pair"]["detail"]

@@ -15,7 +15,7 @@ from fusilli_plugin import install, plugin_dir, quarantine
 from fusilli_plugin.checks import selftest
 from graph_api import Graph, TensorAttr
 from iree_bridge import Device, Options, Target, build
-from iree_bridge.compiler import compile_code
+from iree_bridge.compile.compiler import compile_code
 
 Fusilli = Callable[..., Result]
 GRAPHS = Path(__file__).resolve().parents[2] / "data" / "hipdnn_graphs"

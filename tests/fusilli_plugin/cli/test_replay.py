@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from iree_bridge import reproducer
-from iree_bridge.reproducer import Reproducer
-from iree_bridge.target import Target
+from iree_bridge.compile import reproducer
+from iree_bridge.compile.reproducer import Reproducer
+from iree_bridge.targets.target import Target
 
 Fusilli = Callable[..., Result]
 GOOD_IR = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }\n"

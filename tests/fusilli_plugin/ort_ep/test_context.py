@@ -17,7 +17,8 @@ from fusilli_plugin.cli import cli
 from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.ort_ep import context, devices, offloading
 from hipdnn_backend import offload
-from iree_bridge import Device, versions
+from iree_bridge import Device
+from iree_bridge.compile import versions
 from tests.fusilli_plugin.ort_ep.models import Model, conv_relu, reference, session, weight
 
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]

@@ -14,8 +14,8 @@ from onnx import helper, numpy_helper
 import fusilli_plugin
 from fusilli_plugin.ort_ep.constraints import Equality, equalities
 from fusilli_plugin.ort_ep.report import Report
-from hipdnn_backend.offload import native_onnx
 from hipdnn_backend.offload.frontend.shapes import inferred_model
+from hipdnn_backend.offload.onnx_process import client
 from tests.fusilli_plugin.ort_ep.models import MS, Array, Model, api_version, check, session, weight
 
 F32 = np.float32
@@ -399,13 +399,13 @@ def test_data_that_doubles_with_each_node_is_not_propagated(
         helper.make_graph(nodes, "g", [x], [y], [one]), opset_imports=[helper.make_opsetid("", 17)]
     )
     asked: list[bool] = []
-    infer = native_onnx.infer_shapes
+    infer = client.infer_shapes
 
     def spy(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
         asked.append(options.get("data_prop", False))
         return infer(model, **options)
 
-    monkeypatch.setattr(native_onnx, "infer_shapes", spy)
+    monkeypatch.setattr(client, "infer_shapes", spy)
     dims = inferred_model(model).graph.output[0].type.tensor_type.shape.dim
     assert any(asked) == propagates
     assert [dim.dim_value for dim in dims] == ([2] * 16 if propagates else [0] * 16)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fusilli_plugin.ort_ep.options import ContextSettings, OptionError, ProviderOptions
+from fusilli_ground.errors import OptionError
+from fusilli_plugin.ort_ep.options import ContextSettings, ProviderOptions
 
 PREFIX = "ep.hipdnnexecutionprovider."
 
@@ -47,7 +48,7 @@ def test_a_malformed_value_is_an_error_that_says_what_is_valid(name: str, text: 
 
 
 def test_an_unknown_option_is_an_error_that_names_the_known_ones() -> None:
-    with pytest.raises(OptionError, match=r"no option 'strikt'; do you mean 'strict'\? .*dims, dump, engines"):
+    with pytest.raises(OptionError, match=r"no option 'strikt' \(did you mean strict\?\)\. .*dims, dump, engines"):
         options(strikt="1")
 
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from fusilli_plugin.errors import BadParamError
 from hipdnn_backend.engine import engine_id
-from hipdnn_backend.plugin_abi import ConstData, DeviceBuffer, declare
-from hipdnn_backend.plugin_library import const_data
+from hipdnn_backend.plugins.abi import ConstData, DeviceBuffer, declare
+from hipdnn_backend.plugins.library import const_data
 from hipdnn_backend.wire import EngineConfig, KnobSetting, decode_graph, encode_engine_config
 from tests.fusilli_plugin.plugin.hosting import GRAPHS
 from tests.support.standin_hip.standin import Event, Standin

@@ -11,7 +11,7 @@ from fusilli_plugin.abi import Buffers, HandleTable, error_text, status_of
 from fusilli_plugin.errors import BadParamError
 from graph_api import CompileError, ExecutionError, FusilliError, GraphError, NotSupportedError
 from hipdnn_backend.errors import EngineError, WireError
-from hipdnn_backend.plugin_abi import Status
+from hipdnn_backend.plugins.abi import Status
 
 
 @pytest.mark.parametrize(

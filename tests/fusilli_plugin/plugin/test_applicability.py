@@ -21,10 +21,11 @@ from fusilli_plugin.importers import import_graph
 from graph_api import CompileError, ExecutionError, FusilliError
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.wire import EngineConfig, decode_graph
-from iree_bridge import Options, compiler, starting
+from iree_bridge import Options
 from iree_bridge import build as build_graph
-from iree_bridge.cpu import host_arch, host_extensions
-from iree_bridge.options import CompileMode
+from iree_bridge.compile import compiler, starting
+from iree_bridge.compile.options import CompileMode
+from iree_bridge.targets.cpu import host_arch, host_extensions
 from tests.fusilli_plugin.plugin.hosting import GRAPHS, Session
 
 pytestmark = pytest.mark.iree_cpu
@@ -105,7 +106,7 @@ def test_a_full_disk_is_done_without(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("iree_bridge.cache.os.replace", full)
+    monkeypatch.setattr("iree_bridge.compile.cache.os.replace", full)
     made = engine(tmp_path / "cache", cache_size=2 << 20)
     assert made.support(RELU)
     build(made)
@@ -260,11 +261,11 @@ def test_what_the_device_cannot_hold_is_declined(tmp_path: Path, monkeypatch: py
     tensors = sum(tensor.nbytes for tensor in (*graph.arguments().outputs, *graph.arguments().inputs))
     made = engine(tmp_path / "cache")
     with monkeypatch.context() as patch:
-        patch.setattr("iree_bridge.device.Device.memory", tensors - 1)
+        patch.setattr("iree_bridge.devices.device.Device.memory", tensors - 1)
         answer = made.claims(RELU, HERE)
         assert (answer.ok, answer.rule) == (False, "memory")
         assert f"{tensors} bytes and the workspace 0, more than the {tensors - 1} of cpu" in answer.reason
-        patch.setattr("iree_bridge.device.Device.memory", tensors)
+        patch.setattr("iree_bridge.devices.device.Device.memory", tensors)
         assert made.claims(RELU, HERE)
 
 
@@ -288,7 +289,7 @@ def test_a_c_host_sees_a_decline(session: Session, case: Callable[[str], Any], t
 
 def test_never_compiling_and_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine(tmp_path / "cache", compile=CompileMode.NEVER).support(RELU).rule == "not-compiled"
-    monkeypatch.setattr("iree_bridge.versions.compiler_version", lambda: None)
+    monkeypatch.setattr("iree_bridge.compile.versions.compiler_version", lambda: None)
     assert engine(tmp_path / "cache").support(RELU).rule == "installation"
 
 

@@ -19,8 +19,8 @@ from fusilli_plugin import build, install
 from fusilli_plugin._link import ffi
 from fusilli_plugin.attach import _INTERRUPTED, ABI
 from fusilli_plugin.install import InstallError, Place
-from hipdnn_backend import search
-from hipdnn_backend.plugin_abi import OPTIONAL, REQUIRED
+from hipdnn_backend.plugins import search
+from hipdnn_backend.plugins.abi import OPTIONAL, REQUIRED
 
 
 def _tool(*command: object) -> str:

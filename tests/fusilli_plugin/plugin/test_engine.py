@@ -25,11 +25,11 @@ from graph_api.numerics import check
 from hipdnn_backend import Host, Policies, Registry
 from hipdnn_backend.engine import Engine, Override, Plan, engine_id
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.plugin_abi import Status
-from hipdnn_backend.registry import Entry
+from hipdnn_backend.host.registry import Entry
+from hipdnn_backend.plugins.abi import Status
 from hipdnn_backend.wire import EngineConfig, IntConstraint, KnobSetting, decode_graph, encode_graph
 from iree_bridge import Options, Target
-from iree_bridge.options import CompileMode
+from iree_bridge.compile.options import CompileMode
 from tests.fusilli_plugin.plugin.hosting import GRAPHS
 
 CONV = (GRAPHS / "conv_bias_relu.bin").read_bytes()
@@ -239,7 +239,7 @@ def test_plans_for_others_are_refused(engine: FusilliEngine, monkeypatch: pytest
     with pytest.raises(EngineError, match="this device is gfx942"):
         engine.restore(payload)
     monkeypatch.undo()
-    monkeypatch.setattr("iree_bridge.versions.iree_version", lambda: "9.9.9")
+    monkeypatch.setattr("iree_bridge.compile.versions.iree_version", lambda: "9.9.9")
     with pytest.raises(EngineError, match=r"made by IREE 3\.13.*, this is 9\.9\.9"):
         engine.restore(payload)
 
@@ -289,10 +289,10 @@ def test_without_the_compiler_nothing_is_claimed(
 ) -> None:
     engine = FusilliEngine("cpu")
     assert engine.support(RELU)
-    monkeypatch.setattr("iree_bridge.versions.compiler_version", lambda: None)
+    monkeypatch.setattr("iree_bridge.compile.versions.compiler_version", lambda: None)
     answer = engine.support(RELU)
     assert (answer.ok, answer.rule) == (False, "installation")
-    monkeypatch.setattr("iree_bridge.versions.runtime_version", lambda: None)
+    monkeypatch.setattr("iree_bridge.compile.versions.runtime_version", lambda: None)
     assert engine.support(RELU).reason == "iree-base-runtime is not installed"
 
 
@@ -397,13 +397,13 @@ def test_code_is_verified_once(cold_cache: Path, monkeypatch: pytest.MonkeyPatch
     plan = FusilliEngine("cpu", options=options).build(RELU, config())
     plan.prepare((0, None))
     assert len(list((cold_cache / "verified").glob("*.json"))) == 1
-    monkeypatch.setattr("iree_bridge.vectors.make_vector", lambda *_: pytest.fail("verified twice"))
+    monkeypatch.setattr("iree_bridge.artifact.vectors.make_vector", lambda *_: pytest.fail("verified twice"))
     FusilliEngine("cpu", options=options).build(RELU, config()).prepare((0, None))
 
 
 @pytest.mark.iree_cpu
 def test_wrong_code_is_quarantined(cold_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from iree_bridge import vectors
+    from iree_bridge.artifact import vectors
 
     make = vectors.make_vector
 

@@ -22,7 +22,7 @@ from fusilli_plugin.importers import export_graph
 from fusilli_plugin.knobs import settings_of
 from graph_api import FusilliError
 from hipdnn_backend.errors import EngineError, WireError
-from hipdnn_backend.plugin_abi import Status
+from hipdnn_backend.plugins.abi import Status
 from hipdnn_backend.wire import (
     Attributes,
     EngineConfig,

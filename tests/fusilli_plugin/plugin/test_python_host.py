@@ -114,7 +114,7 @@ def test_an_interrupt_comes_back_to_the_host(session: Session, case: MakeCase) -
     code = f"""
 import signal, sys
 sys.path.insert(0, {str(ROOT)!r})
-from hipdnn_backend.plugin_library import PluginLibrary
+from hipdnn_backend.plugins.library import PluginLibrary
 from hipdnn_backend.errors import EngineError
 import iree_bridge.support
 plugin = PluginLibrary(sys.argv[1])

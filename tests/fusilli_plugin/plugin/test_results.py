@@ -14,7 +14,7 @@ from fusilli_plugin.plan import FusilliPlan
 from graph_api import DataType, Graph, PointwiseMode
 from hipdnn_backend import Host, Registry
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.registry import Entry
+from hipdnn_backend.host.registry import Entry
 from hipdnn_backend.wire import EngineConfig, WireGraph, decode_graph, encode_graph
 from tests.fusilli_plugin.plugin.hosting import GRAPHS
 

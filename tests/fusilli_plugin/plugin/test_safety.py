@@ -147,7 +147,7 @@ def _cache(session: Session, each: Case, folder: Path, *, filled: bool) -> Path:
 
 
 def _bytecode() -> dict[Path, int]:
-    packages = ("graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin")
+    packages = ("fusilli_ground", "graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin")
     found = (path for package in packages for path in (ROOT / package).rglob("*.pyc"))
     return {path: path.stat().st_size for path in found if path.stat().st_size == 4096 or not path.stat().st_size}
 

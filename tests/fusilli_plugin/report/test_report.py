@@ -16,8 +16,8 @@ from fusilli_plugin.report.flow import flow_svg
 from fusilli_plugin.report.memory import placed_lives
 from fusilli_plugin.report.rows import best_times, edges
 from fusilli_plugin.report.svg import bytes_text, time_text
-from hipdnn_backend.interpreter import Timing, prepare
-from hipdnn_backend.offload import program as p
+from hipdnn_backend.offload.program import program as p
+from hipdnn_backend.offload.program.runner import Timing, prepare
 from tests.hipdnn_backend.fake_plans import GuardedMemory
 from tests.hipdnn_backend.test_interpreter import W, X, plans, program
 

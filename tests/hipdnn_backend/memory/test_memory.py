@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hipdnn_backend.memory import (
+from hipdnn_backend.offload.memory import (
     Lifetime,
     Need,
     PlacementError,

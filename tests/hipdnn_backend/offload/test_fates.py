@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hipdnn_backend.offload.fates import Absorbed, Became, fates
+from hipdnn_backend.offload.node_outcomes import Absorbed, Became, fates
 
 
 def test_each_node_has_one_fate() -> None:

@@ -19,7 +19,7 @@ from fusilli_plugin.ort_engine import OnnxRuntimeEngine
 from hipdnn_backend.engine import Support
 from hipdnn_backend.offload import Model, compile_model, load
 from hipdnn_backend.offload.errors import ModelError, PassError
-from hipdnn_backend.offload.package import PackageError
+from hipdnn_backend.offload.program.package import PackageError
 from hipdnn_backend.offload.session import OffloadOptions
 from tests.support.onnx_rewritten import ort
 
@@ -210,7 +210,7 @@ import sys
 blocked = ["torch_mlir", "torch", "onnx", *sys.argv[2:]]
 sys.modules.update(dict.fromkeys(blocked))
 from hipdnn_backend.offload import load
-from hipdnn_backend.offload.package import PackageError
+from hipdnn_backend.offload.program.package import PackageError
 import numpy as np
 
 try:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hipdnn_backend.memory import Need, PlacementError, lifetimes, plan, verify
-from hipdnn_backend.offload._mlir import PassManager, ir, new_context
+from hipdnn_backend.offload.memory import Need, PlacementError, lifetimes, plan, verify
+from hipdnn_backend.offload.mlir import PassManager, ir, new_context
 
 pytestmark = pytest.mark.mlir
 

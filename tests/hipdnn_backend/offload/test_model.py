@@ -20,12 +20,12 @@ from onnx import helper, numpy_helper
 
 from fusilli_plugin.engine import FusilliEngine
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.interpreter import InputError
 from hipdnn_backend.offload import Model, compile_model, load
 from hipdnn_backend.offload.errors import ModelError, OffloadError
-from hipdnn_backend.offload.package import Package, PackageError, save_package
+from hipdnn_backend.offload.program.package import Package, PackageError, save_package
+from hipdnn_backend.offload.program.runner import InputError
 from iree_bridge import Options
-from iree_bridge.options import CompileMode
+from iree_bridge.compile.options import CompileMode
 from tests.support import onnx_models
 
 pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.ort]

@@ -17,12 +17,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from hipdnn_backend.offload import native_onnx
-from hipdnn_backend.offload._onnx_worker import SIZES, receive
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend import prepare
 from hipdnn_backend.offload.frontend.folding import evaluate
-from hipdnn_backend.offload.native_onnx import OnnxError, OnnxProcessError, infer_shapes
+from hipdnn_backend.offload.onnx_process import client
+from hipdnn_backend.offload.onnx_process.client import OnnxError, OnnxProcessError, infer_shapes
+from hipdnn_backend.offload.onnx_process.worker import SIZES, receive
 
 
 def _model(*nodes: onnx.NodeProto, dims: tuple[int, ...] = (2, 3)) -> onnx.ModelProto:
@@ -51,7 +51,7 @@ ENDING: dict[str, onnx.ModelProto] = {
 
 def _process() -> Any:
     infer_shapes(RELU)
-    return native_onnx._process
+    return client._process
 
 
 @pytest.mark.parametrize("name", ENDING)
@@ -74,7 +74,7 @@ def test_the_error_says_what_happened() -> None:
 
 
 def test_a_question_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_onnx, "_SECONDS", 0.3)
+    monkeypatch.setattr(client, "_SECONDS", 0.3)
     process = _process()
     os.kill(process._process.pid, signal.SIGSTOP)
     with pytest.raises(OnnxProcessError, match="its infer_shapes took too long"):
@@ -103,12 +103,12 @@ def test_a_process_that_has_left_is_replaced() -> None:
 def test_a_forked_child_has_one_of_its_own() -> None:
     """The parent's goes on answering the parent, whoever was asking it."""
     before = _process()._process.pid
-    native_onnx._lock.acquire()  # another thread asks
+    client._lock.acquire()  # another thread asks
     child = os.fork()
     if not child:
         ok = infer_shapes(RELU).graph.node[0].op_type == "Relu" and _process()._process.pid != before
         os._exit(0 if ok else 1)
-    native_onnx._lock.release()
+    client._lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert _process()._process.pid == before
 
@@ -150,9 +150,9 @@ def test_what_is_no_answer(said: bytes) -> None:
 def test_it_ends_with_its_parent() -> None:
     """Also where a process that the parent forked keeps the connection open."""
     code = (
-        "import os, time, onnx\nfrom hipdnn_backend.offload import native_onnx\n"
-        "try:\n    native_onnx.check_model(onnx.ModelProto())\nexcept native_onnx.OnnxError:\n    pass\n"
-        "print(native_onnx._process._process.pid, flush=True)\n"
+        "import os, time, onnx\nfrom hipdnn_backend.offload.onnx_process import client\n"
+        "try:\n    client.check_model(onnx.ModelProto())\nexcept client.OnnxError:\n    pass\n"
+        "print(client._process._process.pid, flush=True)\n"
         "os.register_at_fork(after_in_child=lambda: None)\n"
         "if not os.fork():\n    time.sleep(20)\nos._exit(0)\n"
     )
@@ -166,11 +166,11 @@ def test_it_ends_with_its_parent() -> None:
 def test_closed_standard_files_are_not_taken() -> None:
     """A host may have closed them, and print."""
     code = (
-        "import os, sys, onnx\nfrom hipdnn_backend.offload import native_onnx\n"
+        "import os, sys, onnx\nfrom hipdnn_backend.offload.onnx_process import client\n"
         "kept = os.dup(2)\nfor each in (0, 1, 2):\n    os.close(each)\n"
-        "for _ in range(2):\n    try:\n        native_onnx.check_model(onnx.ModelProto())\n"
-        "    except native_onnx.OnnxError as error:\n        os.write(kept, b'refused ')\n"
-        "assert native_onnx._process._sock.fileno() > 2\n"
+        "for _ in range(2):\n    try:\n        client.check_model(onnx.ModelProto())\n"
+        "    except client.OnnxError as error:\n        os.write(kept, b'refused ')\n"
+        "assert client._process._sock.fileno() > 2\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "refused refused ")
@@ -212,7 +212,7 @@ def test_an_interrupted_question_leaves_no_old_answer(monkeypatch: pytest.Monkey
     def interrupted(*_: Any) -> Callable[[], None]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(native_onnx._onnx_worker, "receive", interrupted)
+    monkeypatch.setattr(client.worker, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         infer_shapes(RELU)
     monkeypatch.undo()

@@ -19,10 +19,9 @@ import numpy as np
 import pytest
 
 from hipdnn_backend.engine import Engine
-from hipdnn_backend.interpreter import InputError
 from hipdnn_backend.offload import load
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.package import (
+from hipdnn_backend.offload.program.package import (
     Package,
     PackageError,
     SavedPlan,
@@ -31,7 +30,8 @@ from hipdnn_backend.offload.package import (
     is_package,
     save_package,
 )
-from hipdnn_backend.offload.program import Program, placed
+from hipdnn_backend.offload.program.program import Program, placed
+from hipdnn_backend.offload.program.runner import InputError
 from tests.hipdnn_backend.fake_plans import FakeEngine
 from tests.hipdnn_backend.test_interpreter import W, X, Y, plans, program
 

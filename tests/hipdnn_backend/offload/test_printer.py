@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hipdnn_backend.offload import printer
-from hipdnn_backend.offload._mlir import new_context
 from hipdnn_backend.offload.errors import ModelError
+from hipdnn_backend.offload.mlir import new_context
 from tests.support.fake_engine import FakeEngine
 from tests.support.passes import TWO_CONVS, parsed, stages
 

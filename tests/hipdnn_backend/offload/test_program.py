@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hipdnn_backend.interpreter import Prepared, prepare
-from hipdnn_backend.offload._mlir import ir, new_context
-from hipdnn_backend.offload.lowering import Lowered, LoweringError, lower
-from hipdnn_backend.offload.program import Buffer, Copy, Execute, Program, ProgramError, Space
-from hipdnn_backend.offload.program_json import from_document, to_document
+from hipdnn_backend.offload.mlir import ir, new_context
+from hipdnn_backend.offload.program.document import from_document, to_document
+from hipdnn_backend.offload.program.lowering import Lowered, LoweringError, lower
+from hipdnn_backend.offload.program.program import Buffer, Copy, Execute, Program, ProgramError, Space
+from hipdnn_backend.offload.program.runner import Prepared, prepare
 from tests.hipdnn_backend.fake_plans import FakeGraph, GuardedMemory, compiled, wire
 
 pytestmark = pytest.mark.mlir

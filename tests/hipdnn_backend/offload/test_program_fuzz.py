@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hipdnn_backend.memory import verify
-from hipdnn_backend.offload.program import Program, ProgramError, Space, lives
-from hipdnn_backend.offload.program_json import from_document, to_document
+from hipdnn_backend.offload.memory import verify
+from hipdnn_backend.offload.program.document import from_document, to_document
+from hipdnn_backend.offload.program.program import Program, ProgramError, Space, lives
 from tests.hipdnn_backend.test_interpreter import program
 
 DOCUMENT = json.loads(json.dumps(to_document(program())))

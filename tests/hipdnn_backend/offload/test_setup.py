@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.interpreter import prepare
 from hipdnn_backend.offload import load
-from hipdnn_backend.offload import program as p
-from hipdnn_backend.offload.program_json import from_document, to_document
-from hipdnn_backend.offload.setup import with_setup
+from hipdnn_backend.offload.program import program as p
+from hipdnn_backend.offload.program.document import from_document, to_document
+from hipdnn_backend.offload.program.runner import prepare
+from hipdnn_backend.offload.program.setup import with_setup
 from tests.hipdnn_backend.fake_plans import FakePlan, GuardedMemory, wire
 
 DIMS, STRIDES, NBYTES = (2, 3), (3, 1), 24

@@ -18,8 +18,8 @@ import pytest
 
 from hipdnn_backend.engine import Engine, Override, Plan, Support, engine_id, engine_name
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.plugin_abi import OPTIONAL, REQUIRED, ConstData, DeviceBuffer
-from hipdnn_backend.plugin_library import PluginLibrary
+from hipdnn_backend.plugins.abi import OPTIONAL, REQUIRED, ConstData, DeviceBuffer
+from hipdnn_backend.plugins.library import PluginLibrary
 from hipdnn_backend.wire import (
     DataType,
     EngineApiVersion,
@@ -322,7 +322,7 @@ def test_messages_of_the_plugin_are_logged(library: PluginLibrary, caplog: pytes
     with pytest.raises(EngineError):
         library.engines[0].build(CONV, CONFIG)
     record = next(record for record in caplog.records if record.message == "not this graph")
-    assert (record.name, record.levelno) == ("hipdnn_backend.plugin_library.tiny", logging.ERROR)
+    assert (record.name, record.levelno) == ("hipdnn_backend.plugins.library.tiny", logging.ERROR)
 
 
 def test_closing_returns_everything(library: PluginLibrary) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from graph_api import DataType, Graph
-from iree_bridge.compiler import compile_code
-from iree_bridge.emitter import emit_module
-from iree_bridge.inspect import inspect_graph
-from iree_bridge.target import Target
+from iree_bridge.compile.compiler import compile_code
+from iree_bridge.compile.inspect import inspect_graph
+from iree_bridge.emit.module import emit_module
+from iree_bridge.targets.target import Target
 from tests.cases.conv import conv_graph
 from tests.support.filecheck import check_ir
 

@@ -9,10 +9,10 @@ import pytest
 
 from graph_api import DataType, Graph, PointwiseMode, numerics
 from iree_bridge import build
-from iree_bridge.compiler import compile_code
-from iree_bridge.cpu import host_arch
-from iree_bridge.emitter import emit_module
-from iree_bridge.target import Target
+from iree_bridge.compile.compiler import compile_code
+from iree_bridge.emit.module import emit_module
+from iree_bridge.targets.cpu import host_arch
+from iree_bridge.targets.target import Target
 from tests.cases import OpCase
 from tests.cases.conv import conv_graph
 from tests.support.cases import aligned, assert_right

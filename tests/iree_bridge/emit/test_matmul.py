@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from graph_api import DataType, PointwiseMode
+from iree_bridge.compile.inspect import inspect_graph
 from iree_bridge.emit.matmul import matmul_types
-from iree_bridge.emitter import emit_module
-from iree_bridge.inspect import inspect_graph
-from iree_bridge.target import Target
+from iree_bridge.emit.module import emit_module
+from iree_bridge.targets.target import Target
 from tests.cases.matmul import bias_then
 from tests.cases.matmul import graph as matmul_graph
 from tests.support.filecheck import check_ir

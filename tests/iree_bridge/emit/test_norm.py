@@ -9,9 +9,9 @@ import pytest
 
 from graph_api import DataType, Graph, NormFwdPhase
 from iree_bridge import build, support
-from iree_bridge.emitter import emit_module
-from iree_bridge.inspect import inspect_graph
-from iree_bridge.target import Target
+from iree_bridge.compile.inspect import inspect_graph
+from iree_bridge.emit.module import emit_module
+from iree_bridge.targets.target import Target
 from tests.cases.norm import batchnorm_graph, trailing_graph
 from tests.support.filecheck import check_ir
 

@@ -11,9 +11,9 @@ import pytest
 
 from graph_api import DataType, Graph, PointwiseMode
 from graph_api.ops.pointwise import MODES
+from iree_bridge.emit.module import emit_module
 from iree_bridge.emit.pointwise import MODE_RULES
-from iree_bridge.emitter import emit_module
-from iree_bridge.target import Target
+from iree_bridge.targets.target import Target
 from tests.support.filecheck import check_ir
 
 pytestmark = pytest.mark.mlir
@@ -142,7 +142,7 @@ def test_the_text_is_the_same_in_another_process() -> None:
     """Hashes of strings differ between processes; nothing may depend on them."""
     code = (
         "import sys\nfrom graph_api import Graph\n"
-        "from iree_bridge.emitter import emit_module\nfrom iree_bridge.target import Target\n"
+        "from iree_bridge.emit.module import emit_module\nfrom iree_bridge.targets.target import Target\n"
         "graph = Graph.from_json(sys.stdin.read())\n"
         "sys.stdout.write(emit_module(graph, Target.parse('gfx942')).located_ir)"
     )

@@ -10,9 +10,9 @@ import pytest
 from graph_api import DataType, Graph, PointwiseMode, numerics
 from iree_bridge import build
 from iree_bridge.api import compile_graph
-from iree_bridge.cpu import host_arch
-from iree_bridge.emitter import emit_module
-from iree_bridge.target import Target, known_targets
+from iree_bridge.emit.module import emit_module
+from iree_bridge.targets.cpu import host_arch
+from iree_bridge.targets.target import Target, known_targets
 from tests.cases.matmul import graph as matmul_graph
 from tests.support.cases import aligned
 from tests.support.filecheck import check_ir

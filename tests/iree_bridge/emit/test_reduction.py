@@ -8,10 +8,10 @@ import pytest
 
 from fusilli_plugin.emulator import CHIPS, Emulator
 from graph_api import DataType, Graph, PointwiseMode, ReductionMode
-from iree_bridge.compiler import compile_code
-from iree_bridge.emitter import emit_module
-from iree_bridge.inspect import inspect_graph
-from iree_bridge.target import Target
+from iree_bridge.compile.compiler import compile_code
+from iree_bridge.compile.inspect import inspect_graph
+from iree_bridge.emit.module import emit_module
+from iree_bridge.targets.target import Target
 from tests.cases.reduction import graph as reduction_graph
 from tests.support.filecheck import check_ir
 

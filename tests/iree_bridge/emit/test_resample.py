@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from graph_api import DataType, ResampleMode
-from iree_bridge.emitter import emit_module
-from iree_bridge.inspect import inspect_graph
-from iree_bridge.target import Target
+from iree_bridge.compile.inspect import inspect_graph
+from iree_bridge.emit.module import emit_module
+from iree_bridge.targets.target import Target
 from tests.cases.resample import pool_graph
 from tests.support.filecheck import check_ir
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from graph_api import AttentionImplementation, DataType
-from iree_bridge.emitter import emit_module
-from iree_bridge.inspect import inspect_graph
-from iree_bridge.target import Target
+from iree_bridge.compile.inspect import inspect_graph
+from iree_bridge.emit.module import emit_module
+from iree_bridge.targets.target import Target
 from tests.cases.sdpa import _graph as attention
 from tests.support.filecheck import check_ir
 

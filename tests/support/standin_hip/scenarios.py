@@ -21,11 +21,11 @@ import pytest
 
 from graph_api import Graph
 from graph_api.errors import ExecutionError
-from iree_bridge import _hip
-from iree_bridge.device import Device
-from iree_bridge.direct import UnrecordableError, launching
+from iree_bridge.devices import hip as binding
+from iree_bridge.devices.device import Device
 from iree_bridge.runtime import Executable
 from iree_bridge.runtime.program import DirectProgram
+from iree_bridge.runtime.recorded import UnrecordableError, launching
 from tests.support import vmfb
 from tests.support.standin_hip.standin import Event, Standin
 
@@ -48,7 +48,7 @@ class OnDevice:
         return (10, self.index)
 
     def __dlpack__(self, *, stream: object = None, **_: Any) -> object:
-        from iree_bridge import buffers
+        from iree_bridge.devices import buffers
 
         self.streams.append(stream)
         self.managed = buffers._DLManagedTensor()
@@ -83,7 +83,7 @@ def pointers(hip: Standin, offset: int = 0) -> tuple[int, int, int]:
 
 def one_library(hip: Standin, library: Path, code: Path) -> None:
     """hip-python and IREE use the file that the host has mapped, under a name that no plain dlopen finds."""
-    assert _hip.mapped_library() == str(library)
+    assert binding.mapped_library() == str(library)
     assert Device.parse("hip").arch == "gfx942"
     load(code, "hip")
     maps = Path("/proc/self/maps").read_text().splitlines()
@@ -98,16 +98,16 @@ def one_library(hip: Standin, library: Path, code: Path) -> None:
 
 def devices(hip: Standin, library: Path, code: Path) -> None:
     """Each device has its own architecture; opening one leaves the caller's device current."""
-    assert _hip.device_count() == 2
+    assert binding.device_count() == 2
     assert [Device.parse(name).arch for name in ("hip", "hip:0", "hip:1")] == ["gfx942", "gfx942", "gfx90a"]
     assert str(Device.parse("hip:1").target) == "gfx90a"
     hip.set_device(0)
     hip.take()
     load(code, "hip:1")
-    assert _hip.current_device() == 0
+    assert binding.current_device() == 0
     assert {event.device for event in hip.take("module_load")} == {1}
     load(code, "hip-iree:1")
-    assert _hip.current_device() == 0
+    assert binding.current_device() == 0
     assert {event.device for event in hip.take("stream_create")} == {1}
     expect("device 'hip:2' is not there: this machine has 2, hip:0 to hip:1", lambda: Device.parse("hip:2").arch)
     expect("device 'hip:7' is not there: this machine has 2, hip:0", lambda: load(code, "hip:7"))
@@ -398,7 +398,7 @@ def threads(hip: Standin, library: Path, code: Path) -> None:
 
 def no_gpu(hip: Standin, library: Path, code: Path) -> None:
     """A HIP runtime without a device."""
-    assert _hip.device_count() == 0
+    assert binding.device_count() == 0
     expect("the HIP runtime finds no GPU; check `rocminfo`", lambda: Device.parse("hip").arch)
     expect("device 'hip:0': the HIP runtime finds no GPU", lambda: load(code))
 

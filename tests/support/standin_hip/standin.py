@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from hipdnn_backend import device
+from hipdnn_backend.device import memory
 
 __all__ = ["Event", "Standin", "build"]
 
@@ -25,7 +25,7 @@ def build(folder: Path, *, cuda: bool = False, without: Sequence[str] = ()) -> P
 
     Args:
         folder: where it goes.
-        cuda: ``libcudart.so`` instead, with the functions that `hipdnn_backend.device` calls under CUDA's names.
+        cuda: ``libcudart.so`` instead, with the functions that `hipdnn_backend.device.memory` calls under CUDA's names.
         without: functions that it does not have.
     """
     compiler = shutil.which("cc")
@@ -36,7 +36,7 @@ def build(folder: Path, *, cuda: bool = False, without: Sequence[str] = ()) -> P
     flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
     flags += [f"-D{name}=without_{name}" for name in without]
     if cuda:
-        names = [*device._FUNCTIONS, "hipGetErrorString"]
+        names = [*memory._FUNCTIONS, "hipGetErrorString"]
         flags += [f"-D{name}=cuda{name.removeprefix('hip')}" for name in names]
     subprocess.run([compiler, *flags, "-o", str(library), str(_SOURCE)], check=True, capture_output=True, timeout=120)
     return library

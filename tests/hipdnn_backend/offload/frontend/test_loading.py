@@ -14,11 +14,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from hipdnn_backend.offload import frontend
-from hipdnn_backend.offload._mlir import new_context
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
-from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend import load, prepare
 from hipdnn_backend.offload.frontend.rewriting import rules
+from hipdnn_backend.offload.mlir import new_context
+from hipdnn_backend.offload.node_outcomes import Absorbed, Became
 from tests.support import onnx_models
 from tests.support.onnx_models import feeds
 from tests.support.onnx_rewritten import check_rewrite, ort, rewritten

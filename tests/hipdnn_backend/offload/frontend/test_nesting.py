@@ -47,7 +47,7 @@ def test_no_text_ends_the_process(tmp_path: Path) -> None:
         (tmp_path / f"{number:02}.mlir").write_text(text)
     code = (
         "import sys\nfrom pathlib import Path\nfrom hipdnn_backend.offload.errors import ModelError\n"
-        "from hipdnn_backend.offload._mlir import new_context\n"
+        "from hipdnn_backend.offload.mlir import new_context\n"
         "from hipdnn_backend.offload.frontend.mlir_text import parse\n"
         "for path in sorted(Path(sys.argv[1]).iterdir()):\n"
         "    try:\n        parse(path.read_text(), new_context())\n        print('parsed')\n"

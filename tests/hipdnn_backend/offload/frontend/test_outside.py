@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from hipdnn_backend.offload._mlir import ir
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.frontend import load
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.passes.graph import source_names
 from tests.support.onnx_rewritten import ort
 

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from hipdnn_backend.offload.fates import Absorbed, Became
 from hipdnn_backend.offload.frontend import load, prepare
 from hipdnn_backend.offload.frontend.graph import attributes
+from hipdnn_backend.offload.node_outcomes import Absorbed, Became
 from tests.support.onnx_rewritten import check_rewrite, one_node
 
 RANDOM = np.random.default_rng(2)

@@ -20,7 +20,7 @@ from fusilli_plugin.engine import FusilliEngine
 from fusilli_plugin.importers import import_graph
 from graph_api import Graph
 from hipdnn_backend import wire
-from hipdnn_backend.offload._mlir import ir, new_context
+from hipdnn_backend.offload.mlir import ir, new_context
 from hipdnn_backend.offload.to_wire import Translation, translate, translate_leftover
 from iree_bridge import Options
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fusilli_plugin.importers import import_graph
-from hipdnn_backend.offload._mlir import ir
+from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire import NotTranslated, translate_leftover
 from hipdnn_backend.wire import CustomOpAttributes
 from iree_bridge import Target, support

@@ -1,0 +1,1 @@
+"""What code runs on: devices of HIP, CUDA and the processor, through IREE's runtime, and callers' memory on them."""

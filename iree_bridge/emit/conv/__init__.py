@@ -1,0 +1,1 @@
+"""Convolutions: ``fprop`` and ``gradients`` are the rules, the other files the forms that they choose from."""

@@ -1,0 +1,244 @@
+"""Convolution on the CPU target as a product of matrices with tiles of our choice.
+
+The compiler's own ways fall off cliffs: strided 1x1 convolutions and widths that vectors do not divide are left to
+scalar loops, and around a channels-last tensor it folds transposes into a loop nest that it does not vectorise.
+``docs/performance.md`` has the measurements. Here what the filter meets at each place of the result is copied into a
+matrix (1x1 convolutions of stride 1 need no copy), and one ``linalg.generic`` multiplies that with the filter:
+
+* results with channels last: rows are places ``[places, taps]``, and the filters lie in panels ``[filters / b, taps,
+  b]``, as wide as some vectors, whose rows follow each other in memory. A kernel makes them of a filter in any layout.
+* results with channels first: rows are filters ``[filters, taps]``, and the places lie in panels ``[places / b, taps,
+  b]`` where vectors divide the rows of the result, else in columns ``[taps, places]``. Columns a power of 2 apart
+  displace each other from the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from graph_api import DataType
+from graph_api.ops.conv import ConvAttributes, ConvFpropNode
+from iree_bridge.emit.conv.depthwise import depthwise
+from iree_bridge.emit.emitter import Emitter, Value
+from iree_bridge.emit.linalg import Operand, generic
+from iree_bridge.emit.products_cpu import by_columns, by_panels, kernel_of
+from iree_bridge.emit.window_frame import cropped, met
+from iree_bridge.targets.types import builtin_tensor
+from iree_bridge.targets.variants import is_channels_last
+
+__all__ = ["forward"]
+
+_FEW: Final = 8
+"""Filters that are too few for a matrix of what they meet."""
+_MATRIX: Final = 1 << 26
+"""Bytes that the matrix of places may have; a larger one is made and multiplied in parts."""
+_IN_TURN: Final = 1 << 23
+_PARTS: Final = 64
+"""Bytes of the matrix of parts that are made one after the other, in the same memory; how many parts there may be."""
+
+
+def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None:
+    """The forward convolution of x [N, C, spatial...] and w [K, C/g, filter...], logical; None: the torch form serves.
+
+    Served are f32 operands: depthwise ones for the most part, and those of one group but for a few filters of stride 1,
+    for which the compiler's loops cost less than copying what the filters meet.
+    """
+    if e.target.is_gpu or (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
+        return None
+    is_last = is_channels_last(node.inputs["x"])
+    if node.groups == 1:
+        if w.dims[0] < _FEW and max(node.attributes.stride) == 1 and math.prod(w.dims[2:]) > 1:
+            return None
+        # y may be virtual; a result of the graph has the layout in which the product is to be written.
+        result = next((t for t in e.graph.arguments().outputs if t.rank == len(x.dims)), node.inputs["x"])
+        form = _channels_last if is_channels_last(result) else _channels_first
+        return form(e, _Conv.of(node.attributes, x, w, is_last=is_last), x, w)
+    if node.groups == x.dims[1] == w.dims[0]:
+        return depthwise(e, node.attributes, x, w, is_last=is_last)
+    return None
+
+
+@dataclass(frozen=True)
+class _Conv:
+    """Sizes of a convolution: x [n, c, spatial...], w [k, c, window...], y [n, k, out...].
+
+    Attributes:
+        is_last: the channels of x lie next to each other.
+    """
+
+    a: ConvAttributes
+    n: int
+    c: int
+    k: int
+    size: tuple[int, ...]
+    window: tuple[int, ...]
+    out: tuple[int, ...]
+    is_last: bool
+
+    @staticmethod
+    def of(a: ConvAttributes, x: Value, w: Value, *, is_last: bool) -> _Conv:
+        n, c, *size = x.dims
+        k, _, *window = w.dims
+        out = tuple(a.output_size(i, size[i], window[i]) for i in range(len(size)))
+        return _Conv(a, n, c, k, tuple(size), tuple(window), out, is_last)
+
+    @property
+    def taps(self) -> int:
+        return self.c * math.prod(self.window)
+
+    @property
+    def is_point(self) -> bool:
+        """The filter has one position, which meets every place of padded x."""
+        return math.prod(self.window) == 1 and max(self.a.stride) == 1
+
+    @property
+    def axes_last(self) -> tuple[int, ...]:
+        """What makes [N, spatial..., C] of logical dims."""
+        return (0, *range(2, 2 + len(self.size)), 1)
+
+    @property
+    def axes_first(self) -> tuple[int, ...]:
+        """What makes logical dims of [N, spatial..., C]."""
+        return (0, 1 + len(self.size), *range(1, 1 + len(self.size)))
+
+    def parts(self, *, in_turn: bool) -> list[range]:
+        """Rows of the result, cut so that the matrix of each part is small enough."""
+        rows = self.out[0]
+        nbytes = 4 * self.n * math.prod(self.out) * self.taps
+        most = min(_PARTS, -(-nbytes // _IN_TURN)) if in_turn else -(-nbytes // _MATRIX)
+        count = 1 if self.is_point else min(rows, most)
+        cuts = [rows * i // count for i in range(count + 1)]
+        return [range(cuts[i], cuts[i + 1]) for i in range(count)]
+
+
+def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
+    image, panels = _framed(e, conv, x), _panels(e, w)
+    made, y = [], None
+    for rows in conv.parts(in_turn=True):
+        matrix = _matrix(e, conv, image, rows, last=True, after=y)
+        y = by_panels(e, e.reshape(matrix, (math.prod(matrix.dims) // conv.taps, conv.taps)), panels)
+        y = e.slice(e.reshape(y, (y.dims[0], math.prod(y.dims[1:]))), 1, 0, conv.k)
+        made.append(e.reshape(y, (conv.n, len(rows), *conv.out[1:], conv.k)))
+    return e.permute(_joined(e, made, 1), conv.axes_first)
+
+
+def _channels_first(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
+    image, filters = _framed(e, conv, x), e.reshape(w, (conv.k, conv.taps))
+    lead = (conv.n,) if conv.n > 1 else ()
+    widths = () if conv.is_point else kernel_of(e.target).widths[:-1]
+    width = next((width for width in widths if conv.out[-1] % width == 0), 0)
+    in_turn = conv.n == 1  # else the compiler crashes on panels
+    made, y = [], None
+    for rows in conv.parts(in_turn=in_turn):
+        out = (len(rows), *conv.out[1:])
+        matrix = _matrix(e, conv, image, rows, last=False, width=width, after=y if in_turn else None)
+        if width:
+            y = by_panels(e, filters, e.reshape(matrix, (*lead, math.prod(out) // width, conv.taps, width)))
+            y = e.reshape(y, (conv.n, conv.k, *out[:-1], out[-1] // width, width))
+        else:
+            y = by_columns(e, filters, e.reshape(matrix, (*lead, conv.taps, math.prod(out))))
+        made.append(e.reshape(y, (conv.n, conv.k, *out)))
+    return _joined(e, made, 2)
+
+
+def _framed(e: Emitter, conv: _Conv, x: Value) -> Value:
+    """Padded x, in the order of its memory; what no window meets is cut off where the compiler checks for it."""
+    frame = met(conv.a, conv.size, conv.window, conv.out)
+    frame = [(pre, end if out == 1 else max(end, 0)) for (pre, end), out in zip(frame, conv.out, strict=True)]
+    if conv.is_last:
+        return e.pad(*cropped(e, e.permute(x, conv.axes_last), [*frame, (0, 0)]))
+    return e.pad(*cropped(e, x, frame))
+
+
+def _matrix(
+    e: Emitter, conv: _Conv, image: Value, rows: range, *, last: bool, width: int = 0, after: Value | None = None
+) -> Value:
+    """What the filter meets in some rows of the result.
+
+    Of a point it is the image itself; a transpose is kept apart, or the compiler reads vectors element by element.
+    Made ``after`` a value, it may take the memory of what that was made of: it takes an element for no number that
+    there is, and only the compiler of a kernel finds out.
+
+    Returns:
+        [N, out..., window..., C] if ``last``, else [N, C, window..., out...]; with a ``width``, which divides the last
+        dim of the result, [N, out... / width, C, window..., width].
+    """
+    if conv.is_point:
+        if last == conv.is_last:
+            return image
+        return e.barrier(e.permute(image, conv.axes_last if last else conv.axes_first))
+    a, rank = conv.a, len(conv.size)
+    axis = 1 if conv.is_last else 2
+    stop = a.stride[0] * (len(rows) - 1) + a.dilation[0] * (conv.window[0] - 1) + 1
+    if len(rows) < conv.out[0]:
+        image = e.slice(image, axis, a.stride[0] * rows.start, a.stride[0] * rows.start + stop)
+    batch, channels = ("n", conv.n), ("c", conv.c)
+    out = [(f"out{i}", size) for i, size in enumerate((len(rows), *conv.out[1:]))]
+    window = [(f"window{i}", size) for i, size in enumerate(conv.window)]
+    if last:
+        loops = [batch, *out, *window, channels]
+    elif width:
+        out[-1] = (out[-1][0], out[-1][1] // width)
+        loops = [batch, *out, channels, *window, ("inner", width)]
+    else:
+        loops = [batch, channels, *window, *out]
+    at = {name: f"d{i}" for i, (name, _) in enumerate(loops)}
+    met_at = [at[name] for name, _ in out]
+    if width:
+        met_at[-1] = f"({met_at[-1]} * {width} + {at['inner']})"
+    places = [f"{met_at[i]} * {a.stride[i]} + {at[f'window{i}']} * {a.dilation[i]}" for i in range(rank)]
+    index = [at["n"], *places, at["c"]] if conv.is_last else [at["n"], at["c"], *places]
+    dims = tuple(size for _, size in loops)
+    source, result = (builtin_tensor(d, DataType.FLOAT) for d in (image.dims, dims))
+    given, operands, body, element = f"%x: {source}", [Operand("%x", source, index)], list[str](), "%i0"
+    if after is not None:
+        for axis in range(len(after.dims)):
+            after = e.slice(after, axis, 0, 1)
+        after = e.reshape(after, ())
+        given += ", %before: tensor<f32>"
+        operands.append(Operand("%before", "tensor<f32>", []))
+        body = [
+            "%zero = arith.constant 0.0 : f32",
+            "%unordered = arith.cmpf uno, %i1, %i1 : f32",
+            "%is_zero = arith.cmpf oeq, %i1, %zero : f32",
+            "%never = arith.andi %unordered, %is_zero : i1",
+            "%taken = arith.select %never, %i1, %i0 : f32",
+        ]
+        element = "%taken"
+    lines = [
+        f"func.func private @matrix({given}) -> {result} {{",
+        f"  %empty = tensor.empty() : {result}",
+        *generic(
+            "%y",
+            operands,
+            Operand("%empty", result, list(at.values())),
+            ["parallel"] * len(dims),
+            body,
+            element,
+        ),
+        f"  return %y : {result}",
+        "}",
+    ]
+    values = [image] if after is None else [image, after]
+    return e.call("\n".join(lines), values, dims, DataType.FLOAT)
+
+
+def _joined(e: Emitter, parts: Sequence[Value], axis: int) -> Value:
+    if len(parts) == 1:
+        return parts[0]
+    dims = list(parts[0].dims)
+    dims[axis] = sum(part.dims[axis] for part in parts)
+    return e.op("aten.cat", dims, DataType.FLOAT, e.list([part.ssa for part in parts]), axis)
+
+
+def _panels(e: Emitter, w: Value) -> Value:
+    """w [K, C, window...] as [panels, window... and C, width]; filters of 0 fill the last panel."""
+    k, c, *window = w.dims
+    width = kernel_of(e.target).width(k)
+    w = e.pad(w, [(0, -k % width), *[(0, 0)] * (len(w.dims) - 1)])
+    split = e.reshape(w, (w.dims[0] // width, width, c, *window))
+    split = e.permute(split, (0, *range(3, 3 + len(window)), 2, 1))
+    return e.reshape(e.barrier(split), (split.dims[0], c * math.prod(window), width))

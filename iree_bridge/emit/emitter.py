@@ -1,0 +1,151 @@
+"""The function of one graph: its arguments, its nodes by their rules, its results.
+
+Arguments are buffers in physical layout, results first::
+
+    module @module {
+      func.func @main(%out0: !torch.tensor<[8,56,56,64],f16>, %in0: !torch.vtensor<[8,56,56,64],f16>, ...) {
+        %0 = torch.aten.permute %in0, ...           // physical -> logical
+        %1 = torch.aten.convolution ...             // loc("conv_fprop_0")
+        ...
+        torch.overwrite.tensor.contents %9 overwrites %out0
+        return
+      }
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from graph_api import DataType, Graph, Node, TensorAttr
+from iree_bridge.emit import gaps, int4
+from iree_bridge.emit.builder import Builder, Value
+from iree_bridge.emit.corrections import reduce_angles
+from iree_bridge.emit.mlir import ir
+from iree_bridge.targets.target import Target
+from iree_bridge.targets.types import argument_form, carried, value_tensor
+from iree_bridge.targets.variants import Variant, is_usual
+
+__all__ = ["RULES", "Emitter", "Value", "rule"]
+
+RULES: dict[str, Callable[[Emitter, Any], None]] = {}
+"""Emission rule of each operation by name."""
+
+
+def rule(op: str) -> Callable[[Callable[[Emitter, Any], None]], Callable[[Emitter, Any], None]]:
+    """Decorator: registers the emission rule of operation ``op``."""
+
+    def register(function: Callable[[Emitter, Any], None]) -> Callable[[Emitter, Any], None]:
+        if op in RULES:
+            raise ValueError(f"operation {op!r} has the rules {RULES[op].__module__} and {function.__module__}")
+        RULES[op] = function
+        return function
+
+    return register
+
+
+class Emitter(Builder):
+    """Builds the function of one graph; rules use its methods to read inputs, create operations and set outputs."""
+
+    def __init__(
+        self, graph: Graph, target: Target, variant: Variant, module: Any, guarded: frozenset[int] = frozenset()
+    ) -> None:
+        """``guarded``: positions of the results that a kernel has to make though they are inputs."""
+        super().__init__(target, module, bf16=any(t.data_type is DataType.BFLOAT16 for t in graph.tensors))
+        self.graph = graph
+        self.variant = variant
+        self._guarded = guarded
+        self._convolves = any(node.op.startswith("conv_") for node in graph.nodes)
+        self._values: dict[TensorAttr, Value] = {}
+        self.updates_in_place = False
+        """Set where an operation may become an update, e.g. a sort. The compiler makes one in place after the last use
+        of a tensor, inputs included, so each input gets a use at the end."""
+
+    def emit(self) -> None:
+        """Emits the whole function."""
+        outputs, inputs = self.graph.arguments()
+        types = [self.type(value_tensor(*argument_form(t), mutable=True)) for t in outputs]
+        types += [self.type(value_tensor(*argument_form(t))) for t in inputs]
+        with ir.InsertionPoint(self._module.body):
+            function = ir.Operation.create(
+                "func.func",
+                attributes={
+                    "sym_name": ir.StringAttr.get("main"),
+                    "function_type": ir.TypeAttr.get(ir.FunctionType.get(types, [])),
+                    "torch.assume_strict_symbolic_shapes": ir.UnitAttr.get(),
+                },
+                regions=1,
+            )
+        block = function.regions[0].blocks.append(*types)
+        buffers = list(block.arguments)
+        self._entry = block
+        with ir.InsertionPoint(block):
+            for tensor, argument in zip(inputs, buffers[len(outputs) :], strict=True):
+                with self.location(tensor.name):
+                    self._values[tensor] = self._from_physical(tensor, argument)
+            for node in self.graph.nodes:
+                with self.location(node.name):
+                    RULES[node.op](self, node)
+            for index, tensor in enumerate(outputs):
+                with self.location(tensor.name):
+                    self._store(tensor, buffers[index], guarded=index in self._guarded)
+            if self.updates_in_place:
+                for tensor, argument in zip(inputs, buffers[len(outputs) :], strict=True):
+                    self.barrier(Value(argument, *argument_form(tensor)))
+            ir.Operation.create("func.return")
+        if not self.target.is_gpu:
+            reduce_angles(function)
+
+    def read(self, tensor: TensorAttr, dtype: DataType | None = None) -> Value:
+        """The logical value of a tensor, converted to ``dtype`` (default: as it is carried)."""
+        if tensor.value is not None and tensor not in self._values:
+            return self.splat(tensor.value, tensor.dims, dtype or carried(tensor.data_type), through=tensor.data_type)
+        value = self._values[tensor]
+        return value if dtype is None else self.cast(value, dtype)
+
+    def write(self, node: Node, port: str, value: Value) -> None:
+        """Makes ``value`` the output of ``node`` at ``port``.
+
+        Floating-point tensors are carried in the wider of their data type and the compute type, others in their type.
+        """
+        tensor = node.outputs[port]
+        if value.dims != tensor.dims:
+            raise AssertionError(f"{node!r}: emitted {value.dims} for '{tensor.name}' {tensor.dims}")
+        carried = tensor.data_type
+        if carried.is_float and value.dtype.is_float and value.dtype.eps < carried.eps:
+            carried = value.dtype
+        self._values[tensor] = self.cast(value, carried)
+
+    def _from_physical(self, tensor: TensorAttr, argument: Any) -> Value:
+        layout = tensor.physical
+        value = Value(argument, *argument_form(tensor))
+        if tensor.data_type is DataType.INT4:
+            value = int4.unpack(self, tensor, value)
+        if not layout.dense:
+            value = gaps.gather(self, tensor, value)
+        order = layout.order
+        value = self.permute(value, [order.index(axis) for axis in range(len(order))])
+        return value if value.dims == tensor.dims else self.expand(value, tensor.dims)
+
+    def _store(self, tensor: TensorAttr, argument: Any, *, guarded: bool) -> None:
+        layout = tensor.physical
+        value = self.cast(self._values[tensor], tensor.data_type)
+        if self.target.backend == "rocm" and self._convolves and not is_usual(tensor):
+            value = self.barrier(value)  # else a convolution works in this order, and gathers its image in another
+        value = self.permute(value, layout.order)
+        if not layout.dense:
+            value = gaps.scatter(self, tensor, value, argument)
+        if guarded:
+            value = self._computed(value)
+        ir.Operation.create("torch.overwrite.tensor.contents", operands=[value.ssa, argument])
+
+    def _computed(self, value: Value) -> Value:
+        """The same numbers, as the result of a kernel: a sum with a zero that the compiler cannot see.
+
+        A plain copy into the result would need an access right that imported buffers do not grant (DISCARD_WRITE).
+        """
+        number = self.cast(value, DataType.INT32) if value.dtype is DataType.BOOLEAN else value
+        zero = -0.0 if number.dtype.is_float else 0
+        hidden = self.barrier(self.splat(zero, (1,) * max(len(value.dims), 1), number.dtype))
+        return self.cast(self.op("aten.add.Tensor", value.dims, number.dtype, number, hidden, 1), value.dtype)

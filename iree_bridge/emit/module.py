@@ -1,0 +1,99 @@
+"""From a validated Graph to verified torch-dialect IR. Runs in a worker process only."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import iree_bridge.emit
+from graph_api import CompileError, Graph
+from iree_bridge.emit.emitter import Emitter
+from iree_bridge.emit.mlir import PassManager, ir
+from iree_bridge.targets.target import Target
+from iree_bridge.targets.variants import Variant, variants
+
+__all__ = ["EMITTER_VERSION", "EmittedModule", "emit_module", "load_rules"]
+
+EMITTER_VERSION = 11
+"""Part of the first-level cache key: raise it when the same graph is emitted differently."""
+
+
+@dataclass(frozen=True)
+class EmittedModule:
+    """Verified IR of a graph.
+
+    Attributes:
+        ir: text without locations; equal graphs give equal text. The second-level cache key is made of it.
+        located_ir: the same with locations named after the nodes, for the compiler's diagnostics.
+    """
+
+    ir: str
+    located_ir: str
+
+
+@cache
+def load_rules() -> None:
+    """Import every file of this folder, so that all rules are registered: one of a new operation is found like this."""
+    for found in pkgutil.walk_packages(iree_bridge.emit.__path__, f"{iree_bridge.emit.__name__}."):
+        importlib.import_module(found.name)
+
+
+def emit_module(graph: Graph, target: Target, form: str = "") -> EmittedModule:
+    """The verified module of a validated graph, for ``target``, in the variant called ``form``, by default the first.
+
+    Raises:
+        CompileError: MLIR refuses what was emitted; a fault of an emission rule, or of a custom operation's text.
+    """
+    load_rules()
+    known = variants(graph, target)
+    variant = next(it for it in known if it.name == form) if form else known[0]
+    with ir.Context(), ir.Location.name(graph.name or "graph"):
+        module = _verified(graph, target, variant)
+        aliased = _aliased_results(graph, module)
+        if aliased:
+            module = _verified(graph, target, variant, aliased)
+        return EmittedModule(
+            module.operation.get_asm(enable_debug_info=False),
+            module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False),
+        )
+
+
+def _verified(graph: Graph, target: Target, variant: Variant, guarded: frozenset[int] = frozenset()) -> Any:
+    module = ir.Module.create()
+    Emitter(graph, target, variant, module, guarded).emit()
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise CompileError(f"graph '{graph.name}': the emitted IR does not verify: {error}") from error
+    return module
+
+
+def _aliased_results(graph: Graph, module: Any) -> frozenset[int]:
+    """Positions of the results that folding turns into an input as it stands, x * 1 say, or an unsigned constant.
+
+    The compiler dies on a buffer that is overwritten with an argument, and makes signed constants of unsigned ones.
+    """
+    folded = ir.Module.parse(str(module))
+    try:
+        PassManager.parse(_FOLDING).run(folded.operation)
+    except ir.MLIRError as error:
+        raise CompileError(
+            f"graph '{graph.name}': MLIR refuses what the emitted IR folds to; if it has a custom operation, do the "
+            f"types in its text agree with its operations? {error}"
+        ) from error
+    main = next(op for op in folded.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
+    block = main.regions[0].blocks[0]
+    stores = [op for op in block.operations if op.operation.name == "torch.overwrite.tensor.contents"]
+    return frozenset(i for i, op in enumerate(stores) if _is_aliased(op.operands[0]))
+
+
+_FOLDING = "builtin.module(inline,func.func(torch-decompose-complex-ops),canonicalize)"
+
+
+def _is_aliased(stored: Any) -> bool:
+    if isinstance(stored.owner, ir.Block):
+        return True
+    return stored.owner.name == "torch.vtensor.literal" and ",ui" in str(stored.type)

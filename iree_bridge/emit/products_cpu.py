@@ -1,0 +1,280 @@
+"""Products of f32 matrices on the CPU target, as one ``linalg.generic`` with tiles of our choice.
+
+What the compiler makes of a named product by itself reaches a tenth to a half of what the processor can do.
+``docs/performance.md`` has the measurements. The forms:
+
+* columns as they lie, ``[taps, columns]``: nothing is copied, and a block of taps and columns stays in the nearest
+  cache while all rows of a tile meet it;
+* columns in panels ``[columns / b, taps, b]``, as wide as some vectors, whose rows follow each other in memory: for
+  matrices that lie the other way, or are made for the product anyway;
+* one row: a sum of the rows of the other matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from graph_api import DataType
+from iree_bridge.emit.emitter import Emitter, Value
+from iree_bridge.emit.linalg import Code, Operand, generic
+from iree_bridge.emit.reduction import total
+from iree_bridge.targets.target import Target
+from iree_bridge.targets.types import builtin_tensor
+
+__all__ = ["as_computed", "by_columns", "by_panels", "kernel_of", "product"]
+
+_HALF: Final = (DataType.HALF, DataType.BFLOAT16)
+_ROWS: Final = 64
+"""Most rows of one tile."""
+_STEP: Final = 4
+"""Taps that one step of the inner loop takes."""
+_TILES: Final = 32
+"""Tiles that a product is cut into at least, if it can be: work for the threads."""
+_LEAST_COLUMNS: Final = 8
+"""Columns below which vectors of the result are mostly empty."""
+_LEAST_DEPTH: Final = 32
+"""Taps that are summed for a tile at least before the next tile."""
+_FEW_ROWS: Final = 32
+"""Rows that do not pay for a copy of the other matrix."""
+_ROW_COLUMNS: Final = 128
+"""Most columns of one tile of a product with one row."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the innermost loops of a product compute at once.
+
+    Attributes:
+        rows: of the result.
+        widths: columns of the result, the best first.
+        block: elements of a tile, of the result or of columns, that the nearest cache holds beside other things. The
+            compiler refuses to fill tiles of twice the size.
+    """
+
+    rows: int
+    widths: tuple[int, ...]
+    block: int
+
+    def width(self, columns: int) -> int:
+        """The widest that leaves little of its last panel empty, else the one that leaves the least."""
+        empty = {width: -columns % width for width in self.widths}
+        return next((width for width in self.widths if 8 * empty[width] <= columns), min(empty, key=empty.__getitem__))
+
+
+_KERNELS: Final = {
+    16: Kernel(rows=4, widths=(8, 4), block=1024),
+    32: Kernel(rows=4, widths=(16, 8), block=2048),
+    64: Kernel(rows=8, widths=(32, 16, 8), block=4096),
+}
+"""Bytes of a vector → as many sums as the registers hold beside their factors."""
+
+
+def kernel_of(target: Target) -> Kernel:
+    """The kernel of a CPU target."""
+    return _KERNELS[target.vector_bytes]
+
+
+def as_computed(e: Emitter, value: Value) -> Value:
+    """f16 and bf16 operands as f32 on the CPU.
+
+    A kernel of their own makes them, so that the inner loop of the product has one element type.
+    """
+    if e.target.is_gpu or value.dtype not in _HALF:
+        return value
+    return e.barrier(e.cast(value, DataType.FLOAT))
+
+
+def product(e: Emitter, a: Value, b: Value, *, across: bool) -> Value | None:
+    """a [B, M, K] times b [B, K, N] with an equal batch, or [M, K] times [K, N]; None: the torch form is as good.
+
+    Args:
+        across: the columns of b lie one after the other in memory, not its rows.
+    """
+    if e.target.is_gpu or {a.dtype, b.dtype} - {DataType.FLOAT, *_HALF}:
+        return None
+    m, n = a.dims[-2], b.dims[-1]
+    copies = across or b.dtype in _HALF
+    if n < _LEAST_COLUMNS or (copies and m < _FEW_ROWS):
+        return None
+    parts = _parts(m, a.dims[-1], n)
+    if parts > 1:
+        return _in_parts(e, a, b, parts, across=across)
+    a = as_computed(e, a)
+    if across:
+        return e.slice(_in_panels(e, a, b), len(a.dims) - 1, 0, n)
+    return (_one_row if m == 1 else by_columns)(e, a, as_computed(e, b))
+
+
+def _parts(m: int, k: int, n: int) -> int:
+    """Into how many parts of the depth a product is cut, so that no sum adds thousands of terms one by one.
+
+    As few as leave at most some hundreds to each, of equal size, and no more than make the parts of the result as large
+    as the factors are.
+    """
+    if m == 1 or k < _DEEP:
+        return 1
+    most = k * (m + n) // (m * n)
+    fitting = (count for count in range(-(-k // _DEEPEST_PART), min(most, k // _LEAST_PART) + 1)
+               if k % count == 0 and k // count % _STEP == 0)  # fmt: skip
+    return next(fitting, 1)
+
+
+_DEEP, _DEEPEST_PART, _LEAST_PART = 4096, 1024, 256
+
+
+def _in_parts(e: Emitter, a: Value, b: Value, parts: int, *, across: bool) -> Value | None:
+    """The sum of the products of as many parts of the depth."""
+    *lead, m, k = a.dims
+    n, depth, at = b.dims[-1], k // parts, len(lead)
+    a = e.permute(e.reshape(a, (*lead, m, parts, depth)), [*range(at), at + 1, at, at + 2])
+    b = e.reshape(b, (*lead, parts, depth, n))
+    c = product(e, a, b, across=across)
+    if c is None:
+        return None
+    return e.reshape(total(e, c, [at]), (*lead, m, n))
+
+
+def _in_panels(e: Emitter, a: Value, b: Value) -> Value:
+    """a [B..., M, K] times b [B..., K, N]: [B..., M, N and what fills the last panel]."""
+    *lead, k, n = b.dims
+    width = kernel_of(e.target).width(n)
+    b = e.pad(b, [(0, -n % width)])
+    b = e.reshape(b, (*lead, k, b.dims[-1] // width, width))
+    at = len(lead)
+    b = e.cast(e.permute(b, [*range(at), at + 1, at, at + 2]), DataType.FLOAT)
+    c = by_panels(e, a, e.barrier(b))
+    return e.reshape(c, (*lead, a.dims[-2], math.prod(c.dims[-2:])))
+
+
+def _one_row(e: Emitter, a: Value, b: Value) -> Value:
+    """a [B..., 1, K] times b [B..., K, N]: [B..., 1, N]. Loops of extent 1 would cost the compiler's tiles."""
+    *lead, k, n = b.dims
+    tile = _tile(n, _LEAST_COLUMNS, _ROW_COLUMNS, whole=_ROW_COLUMNS)
+    batch = [f"d{i}" for i in range(len(lead))]
+    j, t = (f"d{i + len(lead)}" for i in range(2))
+    factors = (e.reshape(a, (*lead, k)), [*batch, t]), (b, [*batch, t, j])
+    tiles = (*[1] * len(lead), tile, 0)
+    return e.reshape(_sum_of_products(e, factors, (*lead, n), tiles, tiles, step=1), (*lead, 1, n))
+
+
+def by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
+    """rows [M, taps] or [batch..., M, taps] times panels [batch..., B, taps, b]: [batch..., M, B, b]."""
+    kernel, m, (*lead, count, _, width) = kernel_of(e.target), rows.dims[-2], panels.dims
+    height = _tile(m, kernel.rows, _ROWS, whole=4 * _ROWS)
+    share = _largest_divisor(count, max(kernel.block // (height * width), 1))
+    while share > 1 and math.prod(lead) * -(-m // height) * (count // share) < _TILES:
+        share = _largest_divisor(count, share - 1)
+    batch = [f"d{axis}" for axis in range(len(lead))]
+    i, b, j, t = (f"d{axis + len(lead)}" for axis in range(4))
+    ones = [1] * len(lead)
+    tile, vector = (*ones, height, share, width, 0), (*ones, min(m, kernel.rows), 1, width, 0)
+    factors = (rows, [*batch[: len(rows.dims) - 2], i, t]), (panels, [*batch, b, t, j])
+    return _sum_of_products(e, factors, (*lead, m, count, width), tile, vector)
+
+
+def by_columns(e: Emitter, rows: Value, columns: Value) -> Value:
+    """rows [M, taps] or [batch..., M, taps] times columns [batch..., taps, P]: [batch..., M, P]."""
+    kernel, m, (*lead, _, places) = kernel_of(e.target), rows.dims[-2], columns.dims
+    height, across, width = _column_tiles(kernel, m, places)
+    batch = [f"d{axis}" for axis in range(len(lead))]
+    i, j, t = (f"d{axis + len(lead)}" for axis in range(3))
+    ones = [1] * len(lead)
+    tile, vector = (*ones, height, across, 0), (*ones, min(m, kernel.rows), width, 0)
+    factors = (rows, [*batch[: len(rows.dims) - 2], i, t]), (columns, [*batch, t, j])
+    depth = max(kernel.block // across, _LEAST_DEPTH)
+    return _sum_of_products(e, factors, (*lead, m, places), tile, vector, depth=depth)
+
+
+def _column_tiles(kernel: Kernel, m: int, places: int) -> tuple[int, int, int]:
+    """Rows and columns of a tile, columns of the kernel.
+
+    What is left at the end of the columns is done in scalars where it is a tile of its own, so tiles divide the
+    columns, or are all of them, if they can.
+    """
+    most = kernel.block // (2 * kernel.rows)
+    for width in kernel.widths[:-1]:
+        whole = [across for across in range(width, min(most, places) + 1, width) if places % across == 0]
+        if whole:
+            few = [across for across in whole if across * min(m, _ROWS) <= kernel.block]
+            across = max(few) if few else min(whole)
+            return _height(kernel, m, across), across, width
+    width = next((width for width in kernel.widths if 8 * (places % width) <= places), kernel.widths[-1])
+    width = min(width, places)
+    if places <= most:
+        return _height(kernel, m, places), places, width
+    height = _height(kernel, m, width)
+    return height, max(kernel.block // (height * width), 1) * width, width
+
+
+def _sum_of_products(
+    e: Emitter,
+    factors: Sequence[tuple[Value, Sequence[str]]],
+    dims: Sequence[int],
+    tile: Sequence[int],
+    vector: Sequence[int],
+    *,
+    step: int = _STEP,
+    depth: int = 0,
+) -> Value:
+    """The sums over the last loop of the products of two factors, each with its index; ``dims`` are the other loops.
+
+    Args:
+        tile, vector: extents for each loop.
+        step: of the last loop, what one step of the kernel takes, if that divides it.
+        depth: of the last loop, what is done for a whole tile before the rest; 0: all.
+    """
+    types = [builtin_tensor(value.dims, DataType.FLOAT) for value, _ in factors]
+    result = builtin_tensor(dims, DataType.FLOAT)
+    code = Code()
+    total = code.op("addf", "%o", code.op("mulf", "%i0", "%i1", "f32"), "f32")
+    ins = [Operand(name, kind, index) for name, kind, (_, index) in zip(("%a", "%b"), types, factors, strict=True)]
+    begun = Operand("%begun", result, [f"d{i}" for i in range(len(dims))])
+    taps = factors[0][0].dims[-1]
+    steps = [*[0] * len(dims), step if taps % step == 0 else 1]
+    block = f"cache_reduction = {[*[0] * len(dims), depth]}, " if depth and taps > depth else ""
+    attributes = (
+        "{compilation_info = #iree_codegen.compilation_info<lowering_config = #iree_cpu.lowering_config<"
+        f"distribution = {list(tile)}, cache_parallel = {list(tile)}, {block}vector_common_parallel = {list(vector)}, "
+        f"vector_reduction = {steps}>, translation_info = #iree_codegen.translation_info<"
+        "pipeline = #iree_cpu.pipeline<DoubleTilingExpert>, {enable_loop_peeling}>>}"
+    )
+    loops = [*["parallel"] * len(dims), "reduction"]
+    lines = [
+        f"func.func private @product(%a: {types[0]}, %b: {types[1]}) -> {result} {{",
+        "  %zero = arith.constant 0.0 : f32",
+        f"  %empty = tensor.empty() : {result}",
+        f"  %begun = linalg.fill ins(%zero : f32) outs(%empty : {result}) -> {result}",
+        *generic("%y", ins, begun, loops, code.lines, total, attributes=attributes),
+        f"  return %y : {result}",
+        "}",
+    ]
+    return e.call("\n".join(lines), [value for value, _ in factors], dims, DataType.FLOAT)
+
+
+def _height(kernel: Kernel, m: int, across: int) -> int:
+    """Rows of a tile that has so many columns."""
+    most = min(_ROWS, max(kernel.block // across, kernel.rows))
+    return _tile(m, kernel.rows, most, whole=min(4 * _ROWS, 3 * kernel.block // (2 * across)))
+
+
+def _tile(size: int, step: int, most: int, *, whole: int) -> int:
+    """Extent of the tiles of a loop: a multiple of ``step`` up to ``most``, a divisor of the loop's if there is one.
+
+    A loop up to ``whole`` that has none is one tile, since a rest would be slower.
+    """
+    if size <= most:
+        return size
+    for tile in range(most // step * step, most // 3, -step):
+        if size % tile == 0:
+            return tile
+    if size <= whole:
+        return size
+    count = -(-size // most)
+    return -(-size // (step * count)) * step
+
+
+def _largest_divisor(value: int, most: int) -> int:
+    return max(divisor for divisor in range(1, most + 1) if value % divisor == 0)

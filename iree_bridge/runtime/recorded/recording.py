@@ -1,0 +1,392 @@
+"""What a launch of compiled code does on the device: its host program is run once, with a recorder as the device."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from iree_bridge.runtime.recorded.flat import Table
+from iree_bridge.runtime.recorded.interpreter import Interpreter, UnknownInstructionError
+from iree_bridge.runtime.recorded.module import read_module
+
+__all__ = ["Copy", "Fill", "Kernel", "Launch", "Place", "Recording", "UnrecordableError", "record"]
+
+_INIT: Final = "__init"
+_ENTRY: Final = "main$async"
+_FILE_HEADER: Final = 64  # bytes before the FlatBuffer of an executable: magic, version, size, reserved
+_MAGIC: Final = b"HIP1"
+_FORMAT: Final = b"rocm-hsaco-fb"
+_WIDTHS: Final = (1, 2, 4)
+_MAX_TEMPORARIES: Final = 64
+_MAX_WORD: Final = 1 << 12  # bytes of a name
+_MAX_KERNELS: Final = 1 << 14  # of all executables that are made
+_MAX_COMMANDS: Final = 1 << 16  # a command buffer may run any number of times
+
+
+class UnrecordableError(Exception):
+    """The host program does something that is not a list of kernels, fills and copies."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Bytes of an argument: which one (the workspace comes after the tensors), and where in it."""
+
+    argument: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel in one of the images; threads of a block; how many pointers and 32-bit numbers it takes."""
+
+    image: int
+    name: str
+    block: tuple[int, int, int]
+    pointers: int
+    numbers: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel runs on ``grid`` blocks; its arguments are pointers, then numbers."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    pointers: tuple[Place, ...]
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Fill:
+    """``nbytes`` bytes are set to a pattern of 1, 2 or 4 bytes."""
+
+    target: Place
+    nbytes: int
+    pattern: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    """``nbytes`` bytes are copied on the device."""
+
+    source: Place
+    target: Place
+    nbytes: int
+
+
+Command = Launch | Fill | Copy
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All that a launch does, in order; each command sees what the ones before it wrote.
+
+    Attributes:
+        images: code objects for the device.
+        commands: what is done.
+        temporaries: bytes of further memory, each an argument after the workspace. Nobody else may use it until the
+            launch is done.
+        contents: what some of these hold from the start, by their place among them: constants, which nothing writes.
+    """
+
+    images: tuple[bytes, ...]
+    commands: tuple[Command, ...]
+    temporaries: tuple[int, ...] = ()
+    contents: Mapping[int, bytes] = field(default_factory=dict)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that run, each once, in the order of their first launch."""
+        return tuple(dict.fromkeys(each.kernel for each in self.commands if isinstance(each, Launch)))
+
+
+def record(code: bytes, sizes: Sequence[int], workspace: int) -> Recording:
+    """What a launch of compiled code does.
+
+    Args:
+        code: VMFB bytes for an AMD GPU.
+        sizes: bytes of each argument of the entry function, outputs first.
+        workspace: bytes of its workspace.
+
+    Raises:
+        UnrecordableError: more than can be recorded, or the code is not understood.
+    """
+    recorder = _Recorder((*sizes, workspace), len(code))
+    try:
+        interpreter = Interpreter(read_module(code), recorder.functions())
+        interpreter.call(_INIT)
+        views = [_Buffer(index, 0, nbytes) for index, nbytes in enumerate((*sizes, workspace))]
+        interpreter.call(_ENTRY, *views, _FENCE, _FENCE)
+    except UnknownInstructionError as error:
+        raise UnrecordableError(str(error)) from error
+    except (struct.error, LookupError, TypeError, ValueError, RecursionError, MemoryError, AttributeError) as error:
+        raise UnrecordableError(f"the code is not understood: {type(error).__name__}: {error}") from error
+    return Recording(
+        tuple(recorder.images), tuple(recorder.commands), tuple(recorder.temporaries), dict(recorder.contents)
+    )
+
+
+_DEVICE: Final = object()
+_ALLOCATOR: Final = object()
+_FENCE: Final = object()
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """An argument, or a part of one."""
+
+    argument: int
+    offset: int
+    nbytes: int
+
+
+@dataclass
+class _Executable:
+    kernels: dict[bytes, Kernel]
+
+
+@dataclass
+class _CommandBuffer:
+    """Commands whose places may be bound when it is executed: then the argument is a slot, and negative."""
+
+    slots: int
+    commands: list[Command] = field(default_factory=list)
+
+
+class _Recorder:
+    """What the host program calls, and what it has done so far.
+
+    Args:
+        sizes: bytes of each argument.
+        image_bytes: how many bytes all images may have: those of the code that holds them.
+    """
+
+    def __init__(self, sizes: Sequence[int], image_bytes: int) -> None:
+        self.arguments = len(sizes)
+        self._image_bytes = self._constant_bytes = image_bytes
+        self._exports = 0
+        self.temporaries: list[int] = []
+        self.contents: dict[int, bytes] = {}
+        self.images: list[bytes] = []
+        self.kernels: list[Kernel] = []
+        self.commands: list[Command] = []
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """By the names of the imports."""
+        return {
+            "hal.devices.count": lambda: 1,
+            "hal.devices.get": lambda index: _DEVICE if index == 0 else _refuse(f"device {index}"),
+            "hal.device.allocator": lambda device: _ALLOCATOR,
+            "hal.device.query.i64": self.query,
+            "hal.executable.create": self.create_executable,
+            "hal.executable.lookup.function": self.lookup,
+            # arguments have been checked before a launch
+            "hal.buffer_view.assert": lambda *_: None,
+            "hal.buffer.assert": lambda *_: None,
+            "hal.buffer_view.buffer": lambda view: view,
+            "hal.buffer.length": lambda buffer: buffer.nbytes,
+            "hal.buffer.subspan": lambda buffer, offset, nbytes: _part(buffer, offset, nbytes),
+            "hal.command_buffer.create": lambda device, modes, categories, affinity, slots: _CommandBuffer(slots),
+            "hal.command_buffer.finalize": lambda commands: None,
+            # commands of a stream run one after the other
+            "hal.command_buffer.execution_barrier": lambda commands, *_: None,
+            "hal.command_buffer.dispatch": self.dispatch,
+            "hal.command_buffer.fill_buffer": self.fill,
+            "hal.command_buffer.copy_buffer": self.copy,
+            "hal.device.queue.execute": self.execute,
+            "hal.device.queue.execute.indirect": self.execute,
+            "hal.device.queue.fill": self.queue_fill,
+            "hal.device.queue.copy": self.queue_copy,
+            "hal.device.queue.barrier": lambda *_: None,
+            "hal.device.queue.alloca": self.allocate,
+            "hal.allocator.import": self.import_constant,
+            "hal.device.queue.dealloca": lambda *_: None,
+            "hal.fence.create": lambda device, flags: _FENCE,
+            "hal.fence.join": lambda *_: _FENCE,
+            "hal.fence.await": lambda *_: 0,  # what comes after the wait comes after it on the stream
+        }
+
+    def query(self, device: object, category: memoryview, key: memoryview) -> tuple[int, int]:
+        """The program asks whether this is a device that it was compiled for."""
+        asked = _word(category), _word(key)
+        if asked in ((b"hal.device.id", b"hip"), (b"hal.executable.format", _FORMAT)):
+            return 1, 1
+        return _refuse(f"a question about the device: {asked}")
+
+    def create_executable(
+        self, device: object, affinity: int, form: memoryview, data: memoryview, constants: object
+    ) -> _Executable:
+        if _word(form) != _FORMAT or bytes(data[:4]) != _MAGIC or constants is not None:
+            _refuse("an executable of another format")
+        table = Table.root(data[_FILE_HEADER:])
+        base, exports, modules = len(self.images), table.tables(0), table.tables(1)
+        self._exports += len(exports) + len(modules) + 1
+        self._image_bytes -= sum(module.length(0) for module in modules)
+        if self._image_bytes < 0 or self._exports > _MAX_KERNELS:
+            _refuse("more code for the device than there is")
+        self.images.extend(bytes(module.data(0)) for module in modules)
+        kernels = [_kernel(export, base) for export in exports]
+        if any(not base <= kernel.image < len(self.images) for kernel in kernels):
+            _refuse("a kernel without an image")
+        return _Executable({kernel.name.encode(): kernel for kernel in kernels})
+
+    def lookup(self, executable: _Executable, name: memoryview) -> int:
+        kernel = executable.kernels.get(_word(name))
+        if kernel is None:
+            return _refuse(f"a kernel that is not there: {_word(name)!r}")
+        self.kernels.append(kernel)
+        return len(self.kernels) - 1
+
+    def dispatch(
+        self, commands: _CommandBuffer, executable: object, function: int, x: int, y: int, z: int, flags: int,
+        numbers: list[tuple[int]], bindings: list[tuple[int, int, _Buffer | None, int, int]],
+    ) -> None:  # fmt: skip
+        kernel = self.kernels[function]
+        if flags:
+            _refuse(f"a dispatch with flags {flags:#x}")
+        if len(bindings) != kernel.pointers or len(numbers) != kernel.numbers:
+            _refuse(f"kernel {kernel.name} with {len(bindings)} bindings and {len(numbers)} numbers")
+        if x and y and z:
+            places = tuple(_place(slot, buffer, offset, n) for _, slot, buffer, offset, n in bindings)
+            commands.commands.append(Launch(kernel, (x, y, z), places, tuple(n & 0xFFFFFFFF for (n,) in numbers)))
+
+    def fill(
+        self, commands: _CommandBuffer, buffer: _Buffer | None, offset: int, nbytes: int, slot: int, pattern: int,
+        width: int, flags: int,
+    ) -> None:  # fmt: skip
+        commands.commands.append(_fill(_place(slot, buffer, offset, nbytes), nbytes, pattern, width, flags))
+
+    def copy(
+        self, commands: _CommandBuffer, source_slot: int, target_slot: int, source: _Buffer | None,
+        source_offset: int, target: _Buffer | None, target_offset: int, nbytes: int, flags: int,
+    ) -> None:  # fmt: skip
+        if flags:
+            _refuse(f"a copy with flags {flags:#x}")
+        commands.commands.append(
+            Copy(
+                _place(source_slot, source, source_offset, nbytes),
+                _place(target_slot, target, target_offset, nbytes),
+                nbytes,
+            )
+        )
+
+    def execute(
+        self, device: object, affinity: int, wait: object, signal: object, commands: _CommandBuffer, flags: int,
+        bindings: Sequence[tuple[_Buffer, int, int]] = (),
+    ) -> None:  # fmt: skip
+        if len(self.commands) + len(commands.commands) > _MAX_COMMANDS:
+            _refuse(f"more than {_MAX_COMMANDS} commands")
+        self.commands.extend(_bound(command, bindings) for command in commands.commands)
+
+    def allocate(
+        self, device: object, affinity: int, wait: object, signal: object, pool: int, memory: int, usage: int,
+        nbytes: int, flags: int,
+    ) -> _Buffer:  # fmt: skip
+        """Memory for a value between two command buffers; it stays allocated, so that later launches can have it."""
+        return self._temporary(nbytes)
+
+    def import_constant(
+        self, allocator: object, attempt: int, affinity: int, memory: int, usage: int, source: memoryview, offset: int,
+        nbytes: int,
+    ) -> _Buffer:  # fmt: skip
+        """A constant of the program becomes memory of the device that holds it."""
+        if offset < 0 or nbytes < 0 or offset + nbytes > len(source):
+            _refuse(f"bytes {offset} to {offset + nbytes} of a constant of {len(source)}")
+        self._constant_bytes -= nbytes  # parts of constants may overlap: a small file must not become a large one
+        if self._constant_bytes < 0:
+            _refuse("more constants than there are bytes of code")
+        buffer = self._temporary(nbytes)
+        self.contents[buffer.argument - self.arguments] = bytes(source[offset : offset + nbytes])
+        return buffer
+
+    def _temporary(self, nbytes: int) -> _Buffer:
+        if nbytes < 0 or len(self.temporaries) >= _MAX_TEMPORARIES:
+            _refuse(f"memory of {nbytes} bytes, after {len(self.temporaries)} others")
+        self.temporaries.append(nbytes)
+        return _Buffer(self.arguments + len(self.temporaries) - 1, 0, nbytes)
+
+    def queue_fill(
+        self, device: object, affinity: int, wait: object, signal: object, buffer: _Buffer, offset: int, nbytes: int,
+        pattern: int, width: int, flags: int,
+    ) -> None:  # fmt: skip
+        fill = _fill(_place(0, buffer, offset, nbytes), nbytes, pattern, width, flags)
+        self.commands.append(_bound(fill, ()))
+
+    def queue_copy(
+        self, device: object, affinity: int, wait: object, signal: object, source: _Buffer, source_offset: int,
+        target: _Buffer, target_offset: int, nbytes: int, flags: int,
+    ) -> None:  # fmt: skip
+        if flags:
+            _refuse(f"a copy with flags {flags:#x}")
+        copy = Copy(_place(0, source, source_offset, nbytes), _place(0, target, target_offset, nbytes), nbytes)
+        self.commands.append(_bound(copy, ()))
+
+
+def _word(data: memoryview) -> bytes:
+    """A name that the program holds as data."""
+    if len(data) > _MAX_WORD:
+        _refuse(f"a name of {len(data)} bytes")
+    return bytes(data)
+
+
+def _kernel(export: Table, base: int) -> Kernel:
+    block = export.numbers(2, "III")
+    if len(block) != 3 or export.number(3, "I"):
+        _refuse("a kernel without block size, or with shared memory that a launch has to give")
+    return Kernel(
+        image=base + export.number(0, "I"),
+        name=export.text(1),
+        block=(block[0], block[1], block[2]),
+        pointers=export.length(5),
+        numbers=export.number(4, "I"),
+    )
+
+
+def _part(buffer: _Buffer, offset: int, nbytes: int) -> _Buffer:
+    if offset < 0 or nbytes < 0 or offset + nbytes > buffer.nbytes:
+        _refuse(f"bytes {offset} to {offset + nbytes} of a buffer of {buffer.nbytes}")
+    return _Buffer(buffer.argument, buffer.offset + offset, nbytes)
+
+
+@dataclass(frozen=True)
+class _Slot(Place):
+    """A place in whatever buffer is bound to slot ``argument`` later."""
+
+    nbytes: int
+
+
+def _place(slot: int, buffer: _Buffer | None, offset: int, nbytes: int) -> Place:
+    if buffer is None:
+        return _Slot(slot, offset, nbytes)
+    part = _part(buffer, offset, nbytes)
+    return Place(part.argument, part.offset)
+
+
+def _fill(target: Place, nbytes: int, pattern: int, width: int, flags: int) -> Fill:
+    if flags or width not in _WIDTHS or nbytes % width:
+        _refuse(f"a fill of {nbytes} bytes with a pattern of {width}, flags {flags:#x}")
+    return Fill(target, nbytes, pattern & (1 << 8 * width) - 1, width)
+
+
+def _bound(command: Command, bindings: Sequence[tuple[_Buffer, int, int]]) -> Command:
+    """A command with buffers in place of slots."""
+
+    def place(each: Place) -> Place:
+        if isinstance(each, _Slot):
+            buffer, offset, nbytes = bindings[each.argument]
+            part = _part(_part(buffer, offset, nbytes), each.offset, each.nbytes)
+            return Place(part.argument, part.offset)
+        return each
+
+    if isinstance(command, Launch):
+        return Launch(command.kernel, command.grid, tuple(map(place, command.pointers)), command.numbers)
+    if isinstance(command, Fill):
+        return Fill(place(command.target), command.nbytes, command.pattern, command.width)
+    return Copy(place(command.source), place(command.target), command.nbytes)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise UnrecordableError(what)

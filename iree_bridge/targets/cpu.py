@@ -1,0 +1,65 @@
+"""The processor of this machine: which instruction-set extensions it reports, and whether code may run here."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from iree_bridge.targets import extensions
+
+__all__ = ["host_arch", "host_extensions", "missing_features"]
+
+_CPUINFO: Final = Path("/proc/cpuinfo")
+
+
+def host_arch() -> str:
+    """``x86_64``, ``aarch64``, ..."""
+    return platform.machine()
+
+
+@cache
+def host_extensions() -> tuple[str, ...]:
+    """The extensions of this machine that code may use, sorted.
+
+    In LLVM's spelling for x86-64 and Arm; elsewhere all that the kernel lists, as it spells them.
+    """
+    known = extensions.told(_host_flags(), host_arch())
+    return tuple(sorted(_host_flags())) if known is None else known
+
+
+def missing_features(required: Iterable[str]) -> tuple[str, ...]:
+    """Those of ``required`` that code can depend on and this machine does not report.
+
+    Names are LLVM's or the kernel's, a leading ``+`` allowed. What ordinary code cannot use is not looked for: lists of
+    earlier versions hold all that LLVM attributes to a processor.
+    """
+    return tuple(sorted(set(extensions.needed(required, host_arch())) - set(host_extensions()) - _host_flags()))
+
+
+@cache
+def _host_flags() -> frozenset[str]:
+    return cpuinfo_flags(_first_processor())
+
+
+def cpuinfo_flags(text: str) -> frozenset[str]:
+    """The flags of the first processor in a text of /proc/cpuinfo."""
+    lines = [line.partition(":") for line in text.split("\n\n")[0].splitlines()]
+    values = {key.strip(): value for key, _, value in lines}
+    return frozenset((values.get("flags") or values.get("Features") or "").split())
+
+
+def _first_processor() -> str:
+    """What the kernel says of the first processor; "" if it says nothing."""
+    try:
+        fd = os.open(_CPUINFO, os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        # One block holds it; reading the file to its end takes milliseconds on large machines.
+        return os.read(fd, 16384).decode("ascii", "replace")
+    finally:
+        os.close(fd)

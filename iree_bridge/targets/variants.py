@@ -1,0 +1,361 @@
+"""Which of several right ways a graph is emitted and compiled on a target: decided here, without a compiler.
+
+A target has forms, each with the rule for which graphs its code is right, in the order in which they are wanted. The
+first that applies is the graph's; where the compiler fails on it, the next one that applies is taken, and so on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from graph_api import AttentionImplementation, DataType, Graph, Node, TensorAttr
+from graph_api.layout import stride_order
+from graph_api.ops.conv import ConvNode
+from graph_api.ops.custom_op import CustomOpNode
+from graph_api.ops.matmul import batch_factors
+from graph_api.ops.norm import BatchnormNode
+from graph_api.ops.sdpa import SdpaNode
+from iree_bridge.targets.target import Target
+
+__all__ = [
+    "FUSED_PADDING",
+    "MASKED_TILES",
+    "Variant",
+    "choose",
+    "is_channels_last",
+    "is_ragged_attention",
+    "is_usual",
+    "uses_fused_attention",
+    "variants",
+]
+
+
+class Variant(NamedTuple):
+    """One way to emit and compile a graph.
+
+    Attributes:
+        name: stable name, part of the cache key.
+        flags: compiler flags of this graph, in addition to the target's.
+        global_flags: flags that are global to a compiler process; a worker process serves one set of them.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+    global_flags: tuple[str, ...] = ()
+
+
+class _Form(NamedTuple):
+    variant: Variant
+    applies: Callable[[Graph, Target], bool]
+
+
+def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
+    """The ways in which code of ``graph`` is right on ``target``, the one that is wanted first; at least one.
+
+    AMD: padding becomes a part of the convolution's kernel, so that convolution, bias and ReLU are one. Where it
+    cannot, a kernel that does nothing but pad is made, and that one is compiled wrongly (``docs/upstream``). So only
+    graphs whose padding is all taken in are compiled like that. The tiles of matrix instructions fail on some shapes,
+    or need more local memory than there is, so there are forms without them behind it. Loads always go through buffer
+    instructions: without them, the tail of a tile is not masked. Loops keep their counters: reduced in strength, they
+    start at a negative offset, and the instruction adds what is missing. Sums are not split over kernels in graphs with
+    convolutions, where that was wrong, and with most batchnorms in training, where it costs. A sum of more than a sum
+    (of negated numbers), which the compiler cannot split, is left whole. Ragged attention has tiles of ours, whose ends
+    the compiler masks; where it does not distribute these, operands are filled up in the next form.
+
+    CUDA: the pipelines that use tensor cores made some float16 products and convolutions wrong on a real GPU
+    (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
+    compiles with one of them only.
+
+    CPU: a forward convolution ends in a view of its product, which keeps what follows from joining the product's kernel
+    unless views are moved.
+    """
+    found = tuple(form.variant for form in _FORMS[target.backend] if form.applies(graph, target))
+    if target.backend == "rocm":
+        found = tuple(it._replace(global_flags=_NO_NEGATIVE_STARTS) for it in found)
+        if any(isinstance(node, ConvNode) for node in graph.nodes) or _has_channel_sums(graph):
+            found = tuple(it._replace(flags=(*it.flags, *_NO_SPLIT_SUMS)) for it in found)
+    return found
+
+
+def choose(graph: Graph, target: Target) -> Variant:
+    """The first of the graph's variants."""
+    return variants(graph, target)[0]
+
+
+def _any(graph: Graph, target: Target) -> bool:
+    return True
+
+
+def _attends(graph: Graph, target: Target) -> bool:
+    return any(_is_attention(node) for node in graph.nodes)
+
+
+def _is_attention(node: Node) -> bool:
+    return node.op == "sdpa" or (isinstance(node, CustomOpNode) and "attention" in node.attributes.data)
+
+
+def uses_fused_attention(node: SdpaNode, target: Target) -> bool:
+    """Whether ``target`` computes the node as one fused operation, which exists in FLOAT only.
+
+    The compiler crashes on a single key, and does not distribute a single query of a single head, nor for CUDA those of
+    a single head in 16 bits that 16 does not divide.
+    """
+    batch, heads, queries, keys = node.score_dims
+    composite = node.attributes.implementation is AttentionImplementation.COMPOSITE
+    fits = keys > 1 and batch * heads * queries > 1
+    if target.backend == "cuda" and batch * heads == 1 and node.inputs["q"].data_type is not DataType.FLOAT:
+        fits = fits and queries % 16 == 0
+    return target.is_gpu and node.compute is DataType.FLOAT and fits and not composite
+
+
+def is_ragged_attention(node: Node, target: Target) -> bool:
+    """Whether matrix instructions can do an attention whose numbers of queries and keys they do not divide.
+
+    Its tiles are then set here, and the compiler masks their ends: one kernel. Otherwise operands are filled up and the
+    result is cut, four kernels more, which only large attention is worth, whose tiles are better without masks.
+    """
+    if not isinstance(node, SdpaNode) or target.backend != "rocm" or not uses_fused_attention(node, target):
+        return False
+    _, _, queries, keys = node.score_dims
+    q, k, v = (node.inputs[port] for port in "qkv")
+    types = {tensor.data_type for tensor in (q, k, v)}
+    fits = types == {DataType.HALF} or (types == {DataType.BFLOAT16} and target.chip != "gfx908")
+    fits = fits and queries > 1 and {q.dims[3], v.dims[3]} <= {16, 32, 64, 128}  # such as threads share out evenly
+    return fits and bool(queries % 16 or keys % 16) and math.prod(node.score_dims) <= _SMALL_ATTENTION
+
+
+_SMALL_ATTENTION: Final = 1 << 24
+"""Scores; with heads of 64 about 4 GFLOP, some 10 microseconds, which is what four launches take."""
+
+
+def _is_plain(graph: Graph, target: Target) -> bool:
+    return not _is_skinny(graph, target) and not _has_ragged_groups(graph) and _gathers(graph)
+
+
+def _has_ragged_attention(graph: Graph, target: Target) -> bool:
+    return any(is_ragged_attention(node, target) for node in graph.nodes)
+
+
+def _convolves(graph: Graph, target: Target) -> bool:
+    return any(node.op == "conv_fprop" for node in graph.nodes)
+
+
+def _has_channel_sums(graph: Graph) -> bool:
+    """Whether there are sums of a batchnorm in training that a work group each does well.
+
+    Split over groups they are kernels of their own, and x less its mean goes through memory: 6 dispatches, else 2.
+    Splits are worth that where few channels of many elements would leave most of a chip without work.
+    """
+    for node in graph.nodes:
+        if isinstance(node, BatchnormNode):
+            x = node.inputs["x"].dims
+            return x[1] >= _MANY_CHANNELS or math.prod(x) // x[1] <= _FEW_TERMS
+    return False
+
+
+_MANY_CHANNELS: Final = 64
+_FEW_TERMS: Final = 1 << 14
+
+
+def _pads_convolutions_only(graph: Graph, target: Target) -> bool:
+    ops = {node.op for node in graph.nodes}
+    if ops & _OTHER_PADDING or any(
+        _has_unmet_rows(node) or _falls_short(node) or _is_narrow(node) for node in graph.nodes
+    ):
+        return False
+    return any(_pads(node) for node in graph.nodes)
+
+
+_OTHER_PADDING: Final = {"resample_fwd", "custom_op"}
+"""Operations that may pad for themselves."""
+
+
+def _pads(node: Node) -> bool:
+    """Whether the convolution reads padding that becomes a part of its kernel."""
+    if not isinstance(node, ConvNode):
+        return False
+    window = (node.outputs["dw"] if node.op == "conv_wgrad" else node.inputs["w"]).dims[2:]
+    image = node.inputs["dy" if node.op == "conv_dgrad" else "x"].dims[2:]
+    if all(size == 1 for size in window) or 1 in image:  # products; images without the row
+        return False
+    # For the data gradient the border of dy is padding.
+    return node.op == "conv_dgrad" or any((*node.attributes.pre_padding, *node.attributes.post_padding))
+
+
+def _has_unmet_rows(node: Node) -> bool:
+    """Whether dx has rows that no filter position meets: zeros, put between the others by padding of its own."""
+    if not isinstance(node, ConvNode) or node.op != "conv_dgrad":
+        return False
+    a, window = node.attributes, node.inputs["w"].dims[2:]
+    return any(s > d * (size - 1) + 1 for s, d, size in zip(a.stride, a.dilation, window, strict=True))
+
+
+def _falls_short(node: Node) -> bool:
+    """Whether fused padding makes offsets that are negative before a constant is added: right only where they wrap."""
+    if not isinstance(node, ConvNode) or node.groups == 1:
+        return False
+    image = node.inputs["dy" if node.op == "conv_dgrad" else "x"].dims[2:]
+    return node.op == "conv_wgrad" or sum(size > 1 for size in image) < 2
+
+
+def _is_narrow(node: Node) -> bool:
+    """Whether fused padding reads nothing but NaN: several images in one dim, of a result of 2 to 4 channels.
+
+    They have no matrix tiles; of 350 such graphs 59 were wrong, of those with one image or two spatial dims none.
+    """
+    if not isinstance(node, ConvNode) or node.op == "conv_wgrad":
+        return False
+    result = next(iter(node.outputs.values()))
+    return len(result.dims) == 3 and result.dims[0] > 1 and result.dims[1] <= _NARROW
+
+
+_NARROW: Final = 4
+"""Channels that are too few for the compiler's matrix tiles."""
+
+
+def _gathers(graph: Graph) -> bool:
+    """Whether the images of each convolution may be gathered into the matrix of a product (implicit GEMM).
+
+    The compiler's gathering takes the terms of a sum in another order than the filters have them where they do not lie
+    in one piece in both: results with a spatial dim of 1, channels-last groups but for depthwise ones. Nearly every
+    number is wrong then (``docs/gpu_findings.md``); filters that lie otherwise than the images are rearranged by the
+    emission. The rule is wider than the fault: no convolution outside of it was wrong in a sweep.
+    """
+    return not any(_is_mixed(node) for node in graph.nodes)
+
+
+def _is_mixed(node: Node) -> bool:
+    if not isinstance(node, ConvNode):
+        return False
+    a = node.attributes
+    if node.op == "conv_wgrad":  # the filters that dy is pass over x and make dw
+        result, window = node.outputs["dw"].dims[2:], node.inputs["dy"].dims[2:]
+        is_product = all(size == 1 for size in result) and max(a.stride) == 1
+        return not is_product and any(size == 1 < met for size, met in zip(result, window, strict=True))
+    window = node.inputs["w"].dims[2:]
+    image = node.inputs["x" if node.op == "conv_fprop" else "dy"]
+    point = all(size == 1 for size in window)
+    phases = node.op == "conv_dgrad" and max(a.stride) > 1  # filters of their own, several for a channel
+    depthwise = node.inputs["w"].dims[:2] == (node.groups, 1) and not phases
+    last = not point and node.groups > 1 and not depthwise and is_channels_last(image)
+    if node.op == "conv_dgrad":
+        rows = [-(-size // stride) for size, stride in zip(node.outputs["dx"].dims[2:], a.stride, strict=True)]
+        return _is_spread(node) or last or (not point and 1 in rows)
+    met = zip(node.outputs["y"].dims[2:], window, image.dims[2:], strict=True)
+    return last or (not point and any(size == 1 < max(positions, rows) for size, positions, rows in met))
+
+
+def is_channels_last(tensor: TensorAttr) -> bool:
+    """Whether the channels of an image, or of filters, lie next to each other, and not its pixels."""
+    return _met(tensor)[-1:] == [1] and any(size > 1 for size in tensor.dims[2:])
+
+
+def is_usual(tensor: TensorAttr) -> bool:
+    """Whether an image, or filters, lie channels first or channels last, rows before columns."""
+    rank = len(tensor.dims)
+    orders = ([*range(rank)], [0, *range(2, rank), 1])
+    return _met(tensor) in [[axis for axis in axes if tensor.dims[axis] > 1] for axes in orders]
+
+
+def _met(tensor: TensorAttr) -> list[int]:
+    """The axes along which there is something to step over, from slowest to fastest."""
+    return [axis for axis in stride_order(tensor.dims, tensor.strides) if tensor.dims[axis] > 1]
+
+
+def _spreads(graph: Graph) -> bool:
+    """Whether a data gradient puts rows of zeros between those of a product in groups: its tiles are wrong as well."""
+    return any(isinstance(node, ConvNode) and _is_spread(node) for node in graph.nodes)
+
+
+def _is_spread(node: ConvNode) -> bool:
+    if node.op != "conv_dgrad" or any(size > 1 for size in node.inputs["w"].dims[2:]):
+        return False
+    return max(node.attributes.stride) > 1 and node.groups > 1
+
+
+def _is_skinny(graph: Graph, target: Target) -> bool:
+    """Whether the compiler fails on the tiles of a product of 2 to 8 rows of 16-bit floats.
+
+    It wants sparse matrix instructions for them, which gfx90a has not, and for gfx950 divides by zero. The small tokens
+    of decoding have such products. Where the columns are those of a batch that only b has, the tail of the terms is not
+    masked for gfx950: 8x112 times 3x112x96 was NaN.
+    """
+    if target.chip not in ("gfx90a", "gfx950"):
+        return False
+    return any(
+        2 <= rows <= 8 and (terms % 128 == 0 or is_batch)
+        for node in graph.nodes
+        for rows, terms, is_batch in _sizes(node)
+    )
+
+
+def _has_ragged_groups(graph: Graph) -> bool:
+    """Whether the tail of the terms is not masked: data gradients of one filter position, by group one product.
+
+    2 groups of 3 channels from as many gave 68 for 0.001. With as many channels as 8 divides all were right.
+    """
+    return any(
+        isinstance(node, ConvNode)
+        and node.op == "conv_dgrad"
+        and node.groups > 1
+        and node.inputs["w"].dims[1] % 8 != 0
+        and all(size == 1 for size in node.inputs["w"].dims[2:])
+        for node in graph.nodes
+    )
+
+
+def _sizes(node: Node) -> Iterator[tuple[int, int, bool]]:
+    """Of a product of 16-bit floats that the node is: rows, terms of each sum, whether columns are a batch's."""
+    if any(tensor.data_type not in (DataType.HALF, DataType.BFLOAT16) for tensor in node.inputs.values()):
+        return
+    if node.op == "matmul":
+        a, b = node.inputs["a"].dims, node.inputs["b"].dims
+        factors = batch_factors(a[:-2], b[:-2])
+        yield math.prod(own for _, own, _ in factors) * a[-2], a[-1], any(own > 1 for _, _, own in factors)
+    elif node.op in ("conv_fprop", "conv_dgrad"):
+        image, w = node.inputs["x" if node.op == "conv_fprop" else "dy"].dims, node.inputs["w"].dims
+        if all(size == 1 for size in w[2:]):
+            yield math.prod(image) // image[1], w[1] if node.op == "conv_fprop" else w[0], False
+
+
+MASKED_TILES: Final = "masked tiles"
+"""The form in which the tiles of ragged attention are set, and masked."""
+FUSED_PADDING: Final = "--iree-dispatch-creation-enable-fuse-padding-into-linalg-consumer-ops"
+"""Padding becomes a part of the kernel that reads it."""
+_JOINED: Final = ("--iree-dispatch-creation-propagate-collapse-across-expands",)
+_NO_PRODUCT_TILES: Final = ("--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=false",)
+_NO_CONVOLUTION_TILES: Final = ("--iree-codegen-llvmgpu-use-igemm=false",)
+_NO_SPLIT_SUMS: Final = ("--iree-dispatch-creation-enable-split-reduction=false",)
+_NO_PARTIAL_SUMS: Final = ("--iree-codegen-llvmgpu-use-reduction-vector-distribution=false",)
+_NO_NEGATIVE_STARTS: Final = ("--disable-lsr",)
+_NO_TENSOR_CORES: Final = _NO_PRODUCT_TILES + _NO_CONVOLUTION_TILES
+_NO_VECTOR_DISTRIBUTION: Final = ("--iree-codegen-llvmgpu-use-vector-distribution=false",)
+_FORMS: Final[dict[str, tuple[_Form, ...]]] = {
+    "llvm-cpu": (
+        _Form(Variant("joined", _JOINED), _convolves),
+        _Form(Variant("plain"), lambda graph, target: not _convolves(graph, target)),
+    ),
+    "cuda": (
+        _Form(Variant("attention", _NO_TENSOR_CORES), _attends),
+        _Form(
+            Variant("plain", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION),
+            lambda graph, target: not _attends(graph, target),
+        ),
+        _Form(
+            Variant("whole sums", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION + _NO_PARTIAL_SUMS),
+            lambda graph, target: any(node.op == "reduction" for node in graph.nodes),
+        ),
+    ),
+    "rocm": (
+        _Form(Variant(MASKED_TILES), lambda g, t: _has_ragged_attention(g, t) and _is_plain(g, t)),
+        _Form(Variant("fused padding", (FUSED_PADDING,)), lambda g, t: _pads_convolutions_only(g, t) and _gathers(g)),
+        _Form(Variant("plain"), _is_plain),
+        _Form(Variant("whole sums", _NO_SPLIT_SUMS), lambda g, t: any(node.op == "reduction" for node in g.nodes)),
+        _Form(Variant("no product tiles", _NO_PRODUCT_TILES), lambda g, t: _gathers(g)),
+        _Form(Variant("no convolution tiles", _NO_CONVOLUTION_TILES), lambda g, t: not _gathers(g) and not _spreads(g)),
+        _Form(Variant("no tiles", _NO_TENSOR_CORES), _any),
+        _Form(Variant("loops", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION), _any),
+    ),
+}
