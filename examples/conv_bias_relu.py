@@ -34,9 +34,7 @@ def convolve(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 def main() -> int:
     graph = make_graph()
     for name in ("cpu", "gfx942"):
-        answer = support(
-            graph, Target.parse(name)
-        )  # compiles nothing; a no comes with the node, the rule and the reason
+        answer = support(graph, Target.parse(name))  # compiles nothing; a no names the node, the rule and the reason
         print(f"{name}: {'served' if answer else answer.reason}")
 
     rng = np.random.default_rng(0)

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.pages import ROOT
+from tests.support.pages import PACKAGES, ROOT
 
-PACKAGES = ("graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin")
 # Not read by us, but told, since they decide what our users see.
 OTHERS = {
     "HIP_VISIBLE_DEVICES",  # by HIP
@@ -52,13 +51,10 @@ def _of_c(text: str) -> list[str]:
 
 def _read() -> dict[str, Path]:
     """Variable -> a file that reads it."""
-    found: dict[str, Path] = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.[pch]*")):
-            if path.suffix in (".py", ".c", ".h"):
-                text = path.read_text("utf-8")
-                found |= dict.fromkeys(_of_python(text) if path.suffix == ".py" else _of_c(text), path)
-    return {name: path.relative_to(ROOT) for name, path in found.items() if name not in NO_VARIABLES}
+    readers = {".py": _of_python, ".c": _of_c, ".h": _of_c}
+    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*")) if path.suffix in readers]
+    found = {name: path.relative_to(ROOT) for path in files for name in readers[path.suffix](path.read_text("utf-8"))}
+    return {name: path for name, path in found.items() if name not in NO_VARIABLES}
 
 
 def test_every_variable_that_is_read_is_documented() -> None:

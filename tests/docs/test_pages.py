@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pages import PAGES, ROOT, anchors, links, spans
+from tests.support.pages import PACKAGES, PAGES, ROOT, anchors, links, spans
 
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -49,7 +49,7 @@ def test_the_changelog_has_this_version() -> None:
     assert __version__ in versions
 
 
-_TOPS = "graph_api|iree_bridge|hipdnn_backend|fusilli_plugin"
+_TOPS = "|".join(PACKAGES)
 _PATH = re.compile(rf"(?:{_TOPS}|tests|docs|examples)/[\w./*-]*")
 _DOTTED = re.compile(rf"(?<!\w)(?:{_TOPS})(?:\.\w+)+")
 

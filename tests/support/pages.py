@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["PAGES", "ROOT", "Block", "Command", "anchors", "blocks", "commands", "links", "prose", "spans"]
+__all__ = ["PACKAGES", "PAGES", "ROOT", "Block", "Command", "anchors", "blocks", "commands", "links", "prose", "spans"]
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PACKAGES = tuple(name.rstrip("*") for name in _PROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
+"""The packages of the wheel."""
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")})
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[(?:[^\]]*)\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
