@@ -15,7 +15,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 HERE = Path(__file__).resolve().parent
-_spec = importlib.util.spec_from_file_location("_shim_build", HERE / "fusilli_plugin" / "build.py")
+_spec = importlib.util.spec_from_file_location("_shim_build", HERE / "fusilli_plugin" / "edge" / "build.py")
 assert _spec is not None
 assert _spec.loader is not None
 _build: Any = importlib.util.module_from_spec(_spec)

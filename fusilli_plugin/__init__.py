@@ -29,6 +29,6 @@ def plugin_dir() -> str:
     Raises:
         InstallError: the plugin is not there and cannot be built.
     """
-    from fusilli_plugin.install import plugin_dir as find
+    from fusilli_plugin.edge.install import plugin_dir as find
 
     return str(find())

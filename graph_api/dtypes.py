@@ -15,7 +15,7 @@ __all__ = ["DataType"]
 class DataType(Enum):
     """Element type of a tensor.
 
-    Names are hipDNN's; the numbers of its wire format live in ``fusilli_plugin.importers``.
+    Names are hipDNN's; the numbers of its wire format live in ``fusilli_plugin.engine.importers``.
     """
 
     FLOAT = "FLOAT"

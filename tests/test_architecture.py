@@ -41,16 +41,16 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "onnx": (
         "hipdnn_backend/offload/",
         "fusilli_plugin/ort_ep/",
-        "fusilli_plugin/ort_engine.py",
+        "fusilli_plugin/fallback/ort_engine.py",
         "fusilli_plugin/checks/",
     ),
     # the exceptions of onnx's own file format
     "google.protobuf": ("hipdnn_backend/offload/", "fusilli_plugin/ort_ep/", "fusilli_plugin/checks/"),
-    "onnxruntime": ("fusilli_plugin/ort_ep/", "fusilli_plugin/ort_engine.py", "fusilli_plugin/checks/"),
+    "onnxruntime": ("fusilli_plugin/ort_ep/", "fusilli_plugin/fallback/ort_engine.py", "fusilli_plugin/checks/"),
     "click": ("fusilli_plugin/cli/",),
     "rich": ("fusilli_plugin/cli/",),
     "cffi": ("fusilli_plugin/",),
-    "_cffi_backend": ("fusilli_plugin/_link.py",),
+    "_cffi_backend": ("fusilli_plugin/edge/link.py",),
 }
 
 SOURCES = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
@@ -110,7 +110,7 @@ def test_a_forbidden_import_is_seen() -> None:
     assert _complaint(Path("graph_api/graph.py"), "iree_bridge.build")
     assert _complaint(Path("graph_api/graph.py"), "iree.runtime")
     assert _complaint(Path("fusilli_plugin/cli/main.py"), "onnxruntime")
-    assert _complaint(Path("hipdnn_backend/__init__.py"), "fusilli_plugin.engine")
+    assert _complaint(Path("hipdnn_backend/__init__.py"), "fusilli_plugin.engine.engine")
     assert _complaint(Path("iree_bridge/__init__.py"), "iree.compiler.api")
     assert _complaint(Path("graph_api/graph.py"), "requests")
     assert _complaint(Path("iree_bridge/__init__.py"), "graph_api.Graph") is None
@@ -132,7 +132,7 @@ def _loaded_by(statement: str) -> set[str]:
         ("fusilli_plugin", ("iree", "torch", "hip", "rocm", "onnx", "click", "rich")),
         # for what the plugin imports, the first call of a host waits
         (
-            "fusilli_plugin.attach",
+            "fusilli_plugin.edge.tables",
             (
                 "iree.compiler",
                 "iree.runtime",

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fusilli_plugin.texts import say
+from fusilli_ground.texts import say
 from graph_api import ExecutionError, NotSupportedError
 from iree_bridge.devices.device import Device, Kind
 

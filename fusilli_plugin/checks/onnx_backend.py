@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
-from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.engine.engine import FusilliEngine
 from hipdnn_backend.offload import Model, load
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend import control_inputs

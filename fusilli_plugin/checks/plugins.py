@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusilli_plugin.texts import say
+from fusilli_ground.texts import say
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.plugins.library import PluginLibrary
 from hipdnn_backend.plugins.search import find_plugin_files

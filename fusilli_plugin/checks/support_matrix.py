@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusilli_plugin.texts import say
+from fusilli_ground.texts import say
 from graph_api import DataType, FusilliError
 
 __all__ = ["BEGIN", "END", "TARGETS", "Entry", "dumps", "loads", "main", "page", "render", "with_table"]

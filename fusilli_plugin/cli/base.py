@@ -17,8 +17,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fusilli_ground.texts import json_printable, printable
 from fusilli_plugin.cli.kinds import Kind, kind_of
-from fusilli_plugin.texts import json_printable, printable
 from hipdnn_backend.offload.overwriting import model_files, overwritten
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fusilli_ground.files import write_whole
+from fusilli_ground.texts import host_text
 from fusilli_plugin.checks.fusion import FusionResult, junit, run_case
 from fusilli_plugin.checks.fusion_cases import fusion_cases
 from fusilli_plugin.cli.base import (
@@ -25,7 +26,6 @@ from fusilli_plugin.cli.base import (
     require_outputs,
     targets_option,
 )
-from fusilli_plugin.texts import host_text
 from iree_bridge import Device, Options, Target
 
 __all__ = ["check"]

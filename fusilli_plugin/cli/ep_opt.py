@@ -147,7 +147,7 @@ def _engines(chosen: list[Pass], device: str | None) -> tuple[Any, ...]:
     """The engine that graphs are compiled with; none if no pass asks for one, so that no device need be there."""
     if not any(each.asks for each in chosen):
         return ()
-    from fusilli_plugin.engine import FusilliEngine
+    from fusilli_plugin.engine.engine import FusilliEngine
 
     options = Options.from_env({"FUSILLI_DEVICE": "cpu", **environment()})
     return (FusilliEngine(device, options=options),)

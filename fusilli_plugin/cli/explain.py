@@ -24,8 +24,8 @@ from fusilli_plugin.cli.explain_model import explain_model
 from fusilli_plugin.cli.graphs import load_wire_graph
 from fusilli_plugin.cli.inspect import document, facts
 from fusilli_plugin.cli.kinds import is_model
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.importers import Reading, import_graph
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import Reading, import_graph
 from hipdnn_backend.engine import Support
 from hipdnn_backend.host.execution import Host
 from hipdnn_backend.host.registry import Registry

@@ -54,7 +54,7 @@ def _from_hipdnn_bytes(data: bytes) -> Graph:
 
 def _from_wire(decode: Callable[[], WireGraph]) -> Graph:
     """The graph in one of hipDNN's own forms."""
-    from fusilli_plugin.importers import Reading, import_graph
+    from fusilli_plugin.engine.importers import Reading, import_graph
     from hipdnn_backend.errors import WireError
     from iree_bridge import Options
 
@@ -114,7 +114,7 @@ def load_wire_graph(path: Path) -> bytes:
     Raises:
         GraphError: see :func:`load_graph`; also a graph that hipDNN's schema has no words for.
     """
-    from fusilli_plugin.importers import export_graph
+    from fusilli_plugin.engine.importers import export_graph
     from hipdnn_backend.errors import WireError
     from hipdnn_backend.wire import decode_graph, encode_graph
     from hipdnn_backend.wire.json import graph_from_json

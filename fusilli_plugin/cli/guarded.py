@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import click
 
+from fusilli_ground.texts import host_text
 from fusilli_plugin.cli.base import echo, is_debug
 from fusilli_plugin.cli.entry import INTERRUPTED
-from fusilli_plugin.texts import host_text
 from graph_api.errors import FusilliError
 from hipdnn_backend.errors import DeviceError, EngineError
 from hipdnn_backend.offload.errors import OffloadError

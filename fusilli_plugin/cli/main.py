@@ -8,11 +8,11 @@ import logging
 import click
 
 from fusilli_ground.spelling import did_you_mean
+from fusilli_ground.texts import host_text
 from fusilli_plugin import __version__
 from fusilli_plugin.cli.base import group
 from fusilli_plugin.cli.entry import quiet_imports
 from fusilli_plugin.cli.guarded import Guarded
-from fusilli_plugin.texts import host_text
 
 __all__ = ["cli", "main"]
 

@@ -111,7 +111,7 @@ def engines_on(device: str) -> tuple[Engine, ...]:
     Raises:
         FusilliError, EngineError: the device means nothing.
     """
-    from fusilli_plugin.engine import FusilliEngine
+    from fusilli_plugin.engine.engine import FusilliEngine
     from hipdnn_backend.offload import engines_for
 
     return engines_for(device, [FusilliEngine(device)])
@@ -123,7 +123,7 @@ def targets_engines(targets: Sequence[str]) -> dict[str, tuple[Engine, ...]]:
     Raises:
         FusilliError, EngineError: a target means nothing.
     """
-    from fusilli_plugin.engine import FusilliEngine
+    from fusilli_plugin.engine.engine import FusilliEngine
     from hipdnn_backend.offload import engines_for_target
     from iree_bridge import Target
 

@@ -8,7 +8,7 @@ import click
 
 from fusilli_ground.environment import environment
 from fusilli_plugin.cli.base import command, echo
-from fusilli_plugin.install import engine_folder, link_plugin, merged_folder, plugin_dir
+from fusilli_plugin.edge.install import engine_folder, link_plugin, merged_folder, plugin_dir
 from iree_bridge import Options
 
 __all__ = ["install_plugin", "show_plugin_dir"]

@@ -8,10 +8,10 @@ from typing import Final
 import click
 import numpy as np
 
+from fusilli_ground.texts import host_text
+from fusilli_plugin.checks.graph_dump import is_dump, load_dump
 from fusilli_plugin.cli.base import command, device_option, echo, echo_text, json_option, print_json, progress
 from fusilli_plugin.cli.run_model import ModelRun, run_model
-from fusilli_plugin.graph_dump import is_dump, load_dump
-from fusilli_plugin.texts import host_text
 from graph_api import CompileError, GraphError, TensorAttr, numerics
 from iree_bridge import Options, build
 from iree_bridge.compile import compiler, reproducer

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from fusilli_ground.files import write_whole
+from fusilli_plugin.checks.graph_dump import Dump, require_new, save_dump
 from fusilli_plugin.cli.arrays import save_arrays
 from fusilli_plugin.cli.base import echo, print_json, print_table, progress
 from fusilli_plugin.cli.kinds import Kind, kind_of
@@ -25,13 +26,12 @@ from fusilli_plugin.cli.models import (
     random_feeds,
     summary,
 )
-from fusilli_plugin.graph_dump import Dump, require_new, save_dump
 from graph_api import GraphError
 
 if TYPE_CHECKING:
     from fusilli_plugin.checks.model_check import Checked, Finding
     from fusilli_plugin.cli.base import Step
-    from fusilli_plugin.plan import FusilliPlan
+    from fusilli_plugin.engine.plan import FusilliPlan
     from fusilli_plugin.report import StepRow
     from hipdnn_backend.offload import Model
     from hipdnn_backend.offload.program.program import Execute, Graph
@@ -224,7 +224,7 @@ def _dumped(number: int, model: Model) -> _Dumped:
     Raises:
         GraphError: it is no step with a graph, or one of another engine.
     """
-    from fusilli_plugin.plan import FusilliPlan
+    from fusilli_plugin.engine.plan import FusilliPlan
     from hipdnn_backend.offload.program.program import Execute
 
     program = model.program

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import click
 
-from fusilli_plugin import quarantine
+from fusilli_ground.texts import host_text
 from fusilli_plugin.checks import selftest as check
 from fusilli_plugin.cli.base import (
     command,
@@ -20,7 +20,7 @@ from fusilli_plugin.cli.base import (
     progress,
 )
 from fusilli_plugin.emulator import Emulator
-from fusilli_plugin.texts import host_text
+from fusilli_plugin.engine import quarantine
 from graph_api import FusilliError
 from iree_bridge import Device, Options
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fusilli_ground.environment import is_privileged
-from fusilli_plugin.build import CORE_LIBRARY, VERSION_MARK, BuildError, compile_core, core_version
+from fusilli_plugin.edge.build import CORE_LIBRARY, VERSION_MARK, BuildError, compile_core, core_version
 from fusilli_plugin.emulator.layout import Decoded, KernelLayout, MemoryLayout, Operand
 from iree_bridge import Options
 

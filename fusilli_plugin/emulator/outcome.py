@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fusilli_plugin.build import BuildError
+from fusilli_plugin.edge.build import BuildError
 from fusilli_plugin.emulator.assembly import UnmodelledError
 from fusilli_plugin.emulator.layout import EVENTS
 from fusilli_plugin.emulator.library import core

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from fusilli_plugin._link import ffi
+from fusilli_plugin.edge.link import ffi
 
 __all__ = ["NAME", "VENDOR_ID", "Api", "AttributeType", "ErrorCode", "HardwareType", "OrtError", "address", "pointers"]
 

@@ -1,4 +1,4 @@
-"""Fills the function table of the shim's ONNX Runtime half; the counterpart of ``fusilli_plugin.attach``.
+"""Fills the function table of the shim's ONNX Runtime half; the counterpart of ``fusilli_plugin.edge.tables``.
 
 No exception goes past the functions here: they become an OrtStatus, whose code is FAIL for what went wrong inside and
 INVALID_ARGUMENT for what a user can mend.
@@ -14,14 +14,15 @@ from functools import partial
 from typing import Any, Final
 
 from fusilli_ground.errors import OptionError
-from fusilli_plugin._link import ffi
-from fusilli_plugin.abi import HandleTable, error_text
+from fusilli_ground.texts import host_text
+from fusilli_plugin.edge.handles import HandleTable
+from fusilli_plugin.edge.link import ffi
+from fusilli_plugin.engine.statuses import error_text
 from fusilli_plugin.ort_ep import devices, log, memory
 from fusilli_plugin.ort_ep.abi import Api, ErrorCode, OrtError, pointers, string
 from fusilli_plugin.ort_ep.nodes import Call, CompiledNode
 from fusilli_plugin.ort_ep.provider import Provider
 from fusilli_plugin.ort_ep.threads import asked_threads
-from fusilli_plugin.texts import host_text
 from graph_api import FusilliError, GraphError, NotSupportedError
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import OffloadError

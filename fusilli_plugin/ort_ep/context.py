@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from onnx import helper
 
 from fusilli_plugin import __version__
-from fusilli_plugin._link import ffi
+from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import NAME, Api, AttributeType, OrtError, c_text
 from fusilli_plugin.ort_ep.offloading import Compiled
 from graph_api import FusilliError

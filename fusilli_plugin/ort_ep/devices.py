@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from fusilli_ground.errors import OptionError
-from fusilli_plugin._link import ffi
+from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import VENDOR_ID, Api, HardwareType, c_text
 from fusilli_plugin.ort_ep.memory import gpu
 from graph_api import FusilliError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fusilli_ground.errors import OptionError
-from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.engine.engine import FusilliEngine
 from hipdnn_backend.engine import Engine, is_fallback
 from hipdnn_backend.offload import engines_for as find
 from iree_bridge import Device

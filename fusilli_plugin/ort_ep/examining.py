@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 
-from fusilli_plugin._link import ffi
+from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, OrtError
 from fusilli_plugin.ort_ep.extents import assumed_extents
 from fusilli_plugin.ort_ep.graphs import Graph, boundary, model_of, node_name, read_by

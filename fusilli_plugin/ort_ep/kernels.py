@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import onnx
 
-from fusilli_plugin._link import ffi
+from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, address, c_text
 from fusilli_plugin.ort_ep.memory import gpu
 from graph_api import FusilliError

@@ -6,9 +6,9 @@ import logging
 import threading
 from typing import Any, Final
 
-from fusilli_plugin._link import ffi
+from fusilli_ground.texts import host_text
+from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, OrtError, c_text
-from fusilli_plugin.texts import host_text
 
 __all__ = ["connect", "disconnect"]
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import onnx
 from onnx import helper
 
-from fusilli_plugin._link import ffi
+from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, OrtError
 from fusilli_plugin.ort_ep.background import background
 from fusilli_plugin.ort_ep.graphs import Value

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from fusilli_ground.locks import fork_safe_lock
-from fusilli_plugin._link import ffi
+from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.memory import gpu
 from fusilli_plugin.ort_ep.offloading import Compiled
 from hipdnn_backend.device.memory import HostMemory, Memory

@@ -12,7 +12,7 @@ import onnx
 
 from fusilli_ground.errors import OptionError
 from fusilli_ground.spelling import did_you_mean
-from fusilli_plugin._link import ffi
+from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep import context, devices, dump, report
 from fusilli_plugin.ort_ep.abi import NAME, Api, c_text
 from fusilli_plugin.ort_ep.bodies import CONDITIONAL, Bodies

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from fusilli_plugin.install import plugin_dir
+from fusilli_plugin.edge.install import plugin_dir
 from fusilli_plugin.ort_ep import devices
 from fusilli_plugin.ort_ep.abi import NAME
 from fusilli_plugin.ort_ep.report import Report, ask
@@ -31,7 +31,7 @@ def library_path() -> str:
     Raises:
         InstallError: it is not there and cannot be built.
     """
-    from fusilli_plugin.build import LIBRARY
+    from fusilli_plugin.edge.build import LIBRARY
 
     return str(Path(plugin_dir()) / LIBRARY.name)
 

@@ -10,7 +10,7 @@ import logging
 import threading
 from typing import Any, Final
 
-from fusilli_plugin._link import ffi
+from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api
 from graph_api import FusilliError
 from iree_bridge import Device

@@ -1,5 +1,5 @@
 // What the shim and the Python package share: one struct. The C compiler reads this file, and so does cffi
-// (fusilli_plugin/build.py makes fusilli_plugin/_link.py of it), so it holds plain declarations only.
+// (fusilli_plugin/edge/build.py makes fusilli_plugin/edge/link.py of it), so it holds plain declarations only.
 //
 // Statuses are hipDNN's. Addresses and sizes of what a call hands over travel as integers; they are valid during the
 // call. A caller is described by the serial number of its handle, the HIP device that was current when the handle was

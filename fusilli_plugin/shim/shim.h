@@ -17,7 +17,7 @@
 #define FUSILLI_INTERRUPTED 0x100
 
 #ifndef FUSILLI_VERSION
-#error "FUSILLI_VERSION comes from fusilli_plugin/build.py"
+#error "FUSILLI_VERSION comes from fusilli_plugin/edge/build.py"
 #endif
 
 enum { SUCCESS = 0, BAD_PARAM = 1, INTERNAL_ERROR = 3, NOT_APPLICABLE = 5 };  // hipdnnPluginStatus_t

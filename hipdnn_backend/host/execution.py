@@ -156,7 +156,7 @@ class Host:
             pack: as for `HostPlan.execute`; outputs hold the best engine's results afterwards.
             options: see `hipdnn_backend.host.ranking.rank`.
         """
-        from hipdnn_backend.host.ranking import rank
+        from hipdnn_backend.host.ranking import rank  # numpy, which launching needs not
 
         return rank(self, graph, pack, **options)
 

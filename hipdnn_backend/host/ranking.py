@@ -14,17 +14,17 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import Any, Final, Protocol
 
 import numpy as np
 
+from hipdnn_backend.device.memory import Memory
+from hipdnn_backend.engine import Engine
 from hipdnn_backend.errors import DeviceError, EngineError, NoEngineError, PackError
 from hipdnn_backend.host import arrays
-from hipdnn_backend.host.arrays import DTYPES, Pack
-from hipdnn_backend.wire import DataType, KnobValue, WireTensor
-
-if TYPE_CHECKING:
-    from hipdnn_backend.host.execution import GraphLike, Host, HostPlan
+from hipdnn_backend.host.arrays import DTYPES, Operands, Pack
+from hipdnn_backend.wire import DataType, KnobValue, WireGraph, WireTensor
 
 __all__ = ["TOLERANCES", "Rank", "Ranking", "Verdict", "rank"]
 
@@ -44,6 +44,30 @@ TOLERANCES: Final[dict[DataType, float]] = {
     DataType.FP8_E5M2_FNUZ: 0.5,
 }
 """Allowed difference by data type of the output, as a part of the output's largest value; integers must be equal."""
+
+
+class _Plan(Protocol):
+    """What is timed; `hipdnn_backend.host.execution.HostPlan` is one."""
+
+    @cached_property
+    def operands(self) -> Operands: ...
+
+    def execute(self, pack: Pack, *, stream: int = 0) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Host(Protocol):
+    """Whose engines are timed; `hipdnn_backend.host.execution.Host` is one."""
+
+    @property
+    def memory(self) -> Memory: ...
+
+    def candidates(self, graph: bytes | WireGraph) -> list[Engine]: ...
+
+    def build(
+        self, graph: bytes | WireGraph, *, engine: int | str | None, knobs: Mapping[str, KnobValue] | None
+    ) -> _Plan: ...
 
 
 class Verdict(Enum):
@@ -108,8 +132,8 @@ class Ranking:
 
 
 def rank(
-    host: Host,
-    graph: GraphLike,
+    host: _Host,
+    graph: bytes | WireGraph,
     pack: Pack,
     *,
     reference: Mapping[int, Any] | None = None,
@@ -157,9 +181,9 @@ def rank(
 
 
 def _built(
-    host: Host, graph: GraphLike, knobs: Mapping[str, Mapping[str, KnobValue]]
-) -> tuple[dict[str, HostPlan], dict[str, Rank]]:
-    plans: dict[str, HostPlan] = {}
+    host: _Host, graph: bytes | WireGraph, knobs: Mapping[str, Mapping[str, KnobValue]]
+) -> tuple[dict[str, _Plan], dict[str, Rank]]:
+    plans: dict[str, _Plan] = {}
     ranks: dict[str, Rank] = {}
     for engine in host.candidates(graph):
         ranks[engine.name] = Rank(engine.name, Verdict.UNCHECKED)
@@ -175,7 +199,7 @@ def _built(
 class _Trial:
     """Runs plans of one graph on one pack."""
 
-    def __init__(self, host: Host, plan: HostPlan, pack: Pack, stream: int) -> None:
+    def __init__(self, host: _Host, plan: _Plan, pack: Pack, stream: int) -> None:
         operands = plan.operands
         self._memory = host.memory
         self._pack = pack
@@ -186,12 +210,12 @@ class _Trial:
         self._check_apart(operands.inputs)
         self._inputs = {tensor.uid: self._read(tensor.uid) for tensor in operands.inputs}
 
-    def run(self, plan: HostPlan) -> None:
+    def run(self, plan: _Plan) -> None:
         """One execution, to its end."""
         plan.execute(self._pack, stream=self._stream)
         self._memory.synchronize(self._stream)
 
-    def results(self, plan: HostPlan, entry: Rank) -> _Results | None:
+    def results(self, plan: _Plan, entry: Rank) -> _Results | None:
         """The outputs of a run on outputs that hold nothing; None if it fails or spoils an input."""
         for tensor in self.outputs:
             fill = np.full(self._sizes[tensor.uid], _UNWRITTEN, np.uint8)
@@ -340,7 +364,7 @@ def _vote(
 
 def _time(
     trial: _Trial,
-    plans: Mapping[str, HostPlan],
+    plans: Mapping[str, _Plan],
     ranks: Mapping[str, Rank],
     names: Sequence[str],
     rounds: int,
@@ -362,7 +386,7 @@ def _time(
 
 def _confirm(
     trial: _Trial,
-    plans: Mapping[str, HostPlan],
+    plans: Mapping[str, _Plan],
     ranks: Mapping[str, Rank],
     names: Sequence[str],
     results: Mapping[str, _Results],
@@ -381,7 +405,7 @@ def _confirm(
             entry.median = statistics.median(entry.times)
 
 
-def _finish(trial: _Trial, plans: Mapping[str, HostPlan], ranks: Mapping[str, Rank]) -> None:
+def _finish(trial: _Trial, plans: Mapping[str, _Plan], ranks: Mapping[str, Rank]) -> None:
     """Leave the best engine's results in the outputs."""
     timed = [entry for entry in ranks.values() if entry.median is not None]
     if timed:

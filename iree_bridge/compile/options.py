@@ -80,7 +80,7 @@ class Options:
             (``FUSILLI_VERIFY`` = ``never`` or ``first``).
         newest_dtypes: hipDNN graphs number data types from 16 on as the newest schema does (``FUSILLI_WIRE_DTYPES`` =
             ``settled`` or ``newest``).
-        wire_reading: how ambiguous parts of hipDNN graphs are read, see ``fusilli_plugin.importers.Reading``
+        wire_reading: how ambiguous parts of hipDNN graphs are read, see ``fusilli_plugin.engine.importers.Reading``
             (``FUSILLI_WIRE_READING``, comma-separated).
     """
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fusilli_plugin.graph_dump import Dump, is_dump, load_dump, save_dump
+from fusilli_plugin.checks.graph_dump import Dump, is_dump, load_dump, save_dump
 from graph_api import DataType, Graph, GraphError, PointwiseMode
 
 

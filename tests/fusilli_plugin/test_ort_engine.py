@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from fusilli_ground.errors import OptionError
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.importers import export_graph
-from fusilli_plugin.ort_engine import NAME, OnnxRuntimeEngine
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import export_graph
+from fusilli_plugin.fallback.ort_engine import NAME, OnnxRuntimeEngine
 from fusilli_plugin.ort_ep.engines import engines_for
 from graph_api import DataType, Graph, NotSupportedError, PointwiseMode
 from hipdnn_backend.engine import Override, is_fallback
@@ -210,7 +210,7 @@ def test_what_fails_in_a_run_is_an_error() -> None:
 _ON_HIP = """
 import sys
 import numpy as np
-from fusilli_plugin.ort_engine import OnnxRuntimeEngine
+from fusilli_plugin.fallback.ort_engine import OnnxRuntimeEngine
 from hipdnn_backend.device.memory import HipMemory
 from hipdnn_backend.wire import EngineConfig
 from tests.fusilli_plugin.test_ort_engine import GRAPH, X, _mish

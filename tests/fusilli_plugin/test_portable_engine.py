@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.importers import export_graph
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import export_graph
 from graph_api import DataType, Graph, PointwiseMode
 from hipdnn_backend.engine import BindablePlan, PortableEngine
 from hipdnn_backend.errors import EngineError

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fusilli_plugin.abi import error_text
+from fusilli_ground.texts import host_text, json_printable, printable, say
 from fusilli_plugin.cli.base import echo, json_text
 from fusilli_plugin.cli.main import cli
-from fusilli_plugin.texts import host_text, json_printable, printable, say
+from fusilli_plugin.engine.statuses import error_text
 from graph_api import DataType, Graph, GraphError, PointwiseMode
 from iree_bridge import Target
 from iree_bridge.compile import reproducer
@@ -122,4 +122,4 @@ def test_nothing_is_printed_past_the_escaping(capsys: pytest.CaptureFixture[str]
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "click.echo", "click.secho")
     }
-    assert printing == {"fusilli_plugin/cli/base.py", "fusilli_plugin/texts.py"}
+    assert printing == {"fusilli_plugin/cli/base.py", "fusilli_ground/texts.py"}

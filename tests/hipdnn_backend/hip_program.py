@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.engine.engine import FusilliEngine
 from hipdnn_backend.device.memory import HipMemory
 from hipdnn_backend.offload import load
 from hipdnn_backend.offload.program import program as p

@@ -233,7 +233,7 @@ def test_a_plugin_behind_the_host(tmp_path: Path) -> None:
 
 @pytest.mark.iree_cpu
 def test_the_engine_of_this_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusilli_plugin.engine import FusilliEngine
+    from fusilli_plugin.engine.engine import FusilliEngine
 
     here = Host(Registry([Entry(FusilliEngine("cpu"), "test")]), policies=Policies())
     graph = decode_graph(CONV)

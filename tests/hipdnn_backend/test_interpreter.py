@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.importers import export_graph
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import export_graph
 from graph_api import DataType, Graph, PointwiseMode
 from hipdnn_backend.device.dlpack import share
 from hipdnn_backend.device.memory import HostMemory

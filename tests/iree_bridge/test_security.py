@@ -38,7 +38,7 @@ def _sources() -> list[Path]:
 # The compiler of the shim is the user's; the others hand the whole environment on to a process like their own.
 _READ_THE_ENVIRONMENT = {
     "fusilli_ground/environment.py", "hipdnn_backend/plugins/search.py",
-    "fusilli_plugin/build.py", "fusilli_plugin/checks/bench/models.py",
+    "fusilli_plugin/edge/build.py", "fusilli_plugin/checks/bench/models.py",
 }  # fmt: skip
 
 

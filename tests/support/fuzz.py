@@ -79,7 +79,7 @@ def _graphs() -> list[bytes]:
 
 def _wire() -> Parser:
     """From bytes to the engine's answer, which is one whatever they are."""
-    from fusilli_plugin.engine import FusilliEngine
+    from fusilli_plugin.engine.engine import FusilliEngine
     from hipdnn_backend.errors import WireError
     from hipdnn_backend.wire import decode_graph, encode_graph
     from iree_bridge import Options
@@ -109,7 +109,7 @@ def _json() -> Parser:
 
 
 def _graph_json() -> Parser:
-    from fusilli_plugin.importers import import_graph
+    from fusilli_plugin.engine.importers import import_graph
     from graph_api import FusilliError, Graph
     from hipdnn_backend.wire import decode_graph
 
@@ -135,7 +135,7 @@ def _config() -> Parser:
 
 
 def _compiled(number: int = 0) -> bytes:
-    from fusilli_plugin.importers import import_graph
+    from fusilli_plugin.engine.importers import import_graph
     from hipdnn_backend.wire import decode_graph
     from iree_bridge import Target
     from iree_bridge.artifact.artifact import compile_artifact
@@ -152,9 +152,9 @@ def _artifact() -> Parser:
 
 def _plan() -> Parser:
     """As an engine restores it: the damage may have the right digests, but for that of code, which is trusted then."""
-    from fusilli_plugin.engine import FusilliEngine
-    from fusilli_plugin.envelope import seal
-    from fusilli_plugin.ort_engine import OnnxRuntimeEngine
+    from fusilli_plugin.engine.engine import FusilliEngine
+    from fusilli_plugin.engine.plan_frame import seal
+    from fusilli_plugin.fallback.ort_engine import OnnxRuntimeEngine
     from hipdnn_backend.errors import EngineError
     from hipdnn_backend.wire import EngineConfig
     from iree_bridge import Options

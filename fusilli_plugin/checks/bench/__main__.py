@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fusilli_ground.texts import say
 from fusilli_plugin.checks import bench
 from fusilli_plugin.checks.bench import models
-from fusilli_plugin.texts import say
 from graph_api import FusilliError
 from iree_bridge.compile.versions import iree_version
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fusilli_plugin.build import BuildError, c_compiler, compile_shim
 from fusilli_plugin.checks.bench.graphs import add_graph, small_graph
-from fusilli_plugin.importers import export_graph
-from fusilli_plugin.install import Place, write_sidecar
+from fusilli_plugin.edge.build import BuildError, c_compiler, compile_shim
+from fusilli_plugin.edge.install import Place, write_sidecar
+from fusilli_plugin.engine.importers import export_graph
 from graph_api import FusilliError
 from hipdnn_backend.wire import encode_graph
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fusilli_plugin.texts import say
+from fusilli_ground.texts import say
 from graph_api import FusilliError
 
 __all__ = ["GOALS", "MODELS", "Loaded", "ModelRow", "load_once", "measure", "report"]

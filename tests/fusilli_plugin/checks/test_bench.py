@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fusilli_plugin.build import BuildError
 from fusilli_plugin.checks import bench
 from fusilli_plugin.checks.bench import Measurement, edge, models, native_compiler, report
 from fusilli_plugin.checks.bench.__main__ import main
 from fusilli_plugin.checks.bench.edge import Edge
+from fusilli_plugin.edge.build import BuildError
 from graph_api import FusilliError
 from tests.fusilli_plugin.plugin.hosting import python_library
 

@@ -89,7 +89,7 @@ def test_a_hip_runtime_without_functions_of_launches(
     assert line["status"] == ("broken" if without else "ok"), line
     assert all(name in line["detail"] for name in without)
     code = (
-        "import sys, pathlib; from fusilli_plugin.engine import FusilliEngine\n"
+        "import sys, pathlib; from fusilli_plugin.engine.engine import FusilliEngine\n"
         "from dataclasses import replace; from iree_bridge import Options\n"
         "engine = FusilliEngine('hip', options=replace(Options.from_env(), claim='all'))\n"
         "print(engine.support(pathlib.Path(sys.argv[1]).read_bytes()))"

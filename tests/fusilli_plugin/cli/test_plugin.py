@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from fusilli_plugin import install, plugin_dir, quarantine
+from fusilli_plugin import plugin_dir
 from fusilli_plugin.checks import selftest
+from fusilli_plugin.edge import install
+from fusilli_plugin.engine import quarantine
 from graph_api import Graph, TensorAttr
 from iree_bridge import Device, Options, Target, build
 from iree_bridge.compile.compiler import compile_code

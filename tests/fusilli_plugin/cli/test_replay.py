@@ -88,7 +88,7 @@ def test_a_failed_compile_has_its_own_target(fusilli: Fusilli, tmp_path: Path) -
 @pytest.mark.ort
 def test_a_group_of_the_provider_runs_alone(fusilli: Fusilli, tmp_path: Path) -> None:
     """What the provider's option ``dump`` writes, made here by the functions that the provider calls."""
-    from fusilli_plugin.engine import FusilliEngine
+    from fusilli_plugin.engine.engine import FusilliEngine
     from fusilli_plugin.ort_ep import dump
     from fusilli_plugin.ort_ep.offloading import compile_model
     from tests.support import onnx_models

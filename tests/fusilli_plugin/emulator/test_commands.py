@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from fusilli_plugin import quarantine
 from fusilli_plugin.checks import selftest
 from fusilli_plugin.cli.main import cli
 from fusilli_plugin.emulator import Assembled, outcome
+from fusilli_plugin.engine import quarantine
 from iree_bridge import Device, Options
 
 pytestmark = [pytest.mark.mlir]

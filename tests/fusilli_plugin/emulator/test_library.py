@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fusilli_plugin import build
+from fusilli_plugin.edge import build
 from fusilli_plugin.emulator import library
 
 

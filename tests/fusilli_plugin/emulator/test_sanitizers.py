@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fusilli_plugin.build import compile_core
+from fusilli_plugin.edge.build import compile_core
 from tests.fusilli_plugin.plugin.hosting import ROOT, assert_unfound, sanitizing_compiler, watched_environment
 
 _RUN = """
 import pathlib, sys
 import pytest
-from fusilli_plugin import build
+from fusilli_plugin.edge import build
 build.CORE_LIBRARY = pathlib.Path(sys.argv[1])
 code = pytest.main(["-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", *sys.argv[2:]])
 assert sys.argv[1] in pathlib.Path("/proc/self/maps").read_text(), "the core was not used"

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusilli_plugin.importers import IMPORTERS, Reading, export_graph, import_graph
-from fusilli_plugin.importers.registry import Scope
+from fusilli_plugin.engine.importers import IMPORTERS, Reading, export_graph, import_graph
+from fusilli_plugin.engine.importers.registry import Scope
 from graph_api import (
     DataType,
     Graph,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fusilli_plugin.importers import EXPORTERS, IMPORTERS, Reading, export_graph, import_graph
+from fusilli_plugin.engine.importers import EXPORTERS, IMPORTERS, Reading, export_graph, import_graph
 from graph_api import DataType, Graph, GraphError, NotSupportedError, PointwiseMode
 from graph_api.node import OPS
 from graph_api.ops.pointwise import MODES, PointwiseNode

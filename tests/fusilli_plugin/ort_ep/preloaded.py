@@ -9,7 +9,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from fusilli_plugin import build
+from fusilli_plugin.edge import build
 
 
 def main() -> None:

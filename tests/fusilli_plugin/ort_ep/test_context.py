@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import fusilli_plugin
 from fusilli_plugin.cli import cli
-from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.engine.engine import FusilliEngine
 from fusilli_plugin.ort_ep import context, devices, offloading
 from hipdnn_backend import offload
 from iree_bridge import Device

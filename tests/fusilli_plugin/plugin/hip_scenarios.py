@@ -266,9 +266,9 @@ class Attached(NamedTuple):
 
 
 def attached() -> Attached:
-    from fusilli_plugin import attach
+    from fusilli_plugin.edge import tables
 
-    return Attached(*attach._attached[:2])
+    return Attached(*tables._attached[:2])
 
 
 def workspace(hip: Standin, plugin: Raw) -> None:
@@ -372,7 +372,7 @@ def bounded(hip: Standin, plugin: Raw) -> None:
 
 def claims(hip: Standin, plugin: Raw) -> None:
     """Until the self-test has passed on a device, graphs that others take are left to them."""
-    from fusilli_plugin import quarantine
+    from fusilli_plugin.engine import quarantine
     from iree_bridge import Device, Options
 
     others = ctypes.CDLL(os.environ["OTHER_PLUGIN"])

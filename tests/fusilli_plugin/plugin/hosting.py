@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusilli_plugin.build import compile_shim
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.importers import import_graph
-from fusilli_plugin.install import Place, write_sidecar
+from fusilli_plugin.edge.build import compile_shim
+from fusilli_plugin.edge.install import Place, write_sidecar
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import import_graph
 from graph_api import Graph
 from graph_api.numerics import check
 from hipdnn_backend.wire import EngineConfig, decode_graph

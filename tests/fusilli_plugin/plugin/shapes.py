@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fusilli_plugin.importers import export_graph
+from fusilli_plugin.engine.importers import export_graph
 from graph_api import DataType, Graph, PointwiseMode, ReductionMode, TensorAttr
 from hipdnn_backend.wire import encode_graph
 

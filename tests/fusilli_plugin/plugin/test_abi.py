@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from fusilli_plugin.abi import Buffers, HandleTable, error_text, status_of
+from fusilli_plugin.edge.handles import Buffers, HandleTable
+from fusilli_plugin.engine.statuses import error_text, status_of
 from fusilli_plugin.errors import BadParamError
 from graph_api import CompileError, ExecutionError, FusilliError, GraphError, NotSupportedError
 from hipdnn_backend.errors import EngineError, WireError

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.importers import import_graph
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import import_graph
 from graph_api import CompileError, ExecutionError, FusilliError
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.wire import EngineConfig, decode_graph
@@ -235,8 +235,8 @@ def test_a_host_is_told_late_if_that_is_wanted(tmp_path: Path, monkeypatch: pyte
 def test_what_was_compiled_for_a_claim_serves_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = engine(tmp_path / "cache")
     assert made.claims(RELU, HERE)
-    monkeypatch.setattr("fusilli_plugin.engine.load_code", lambda *_: pytest.fail("loaded again"))
-    monkeypatch.setattr("fusilli_plugin.engine.compile_code", lambda *_, **__: pytest.fail("compiled again"))
+    monkeypatch.setattr("fusilli_plugin.engine.engine.load_code", lambda *_: pytest.fail("loaded again"))
+    monkeypatch.setattr("fusilli_plugin.engine.engine.compile_code", lambda *_, **__: pytest.fail("compiled again"))
     plan = made.build(RELU, EngineConfig(engine_id=made.id))
     plan.prepare(HERE)
     made.settle(RELU, HERE)
@@ -250,7 +250,7 @@ def test_what_the_device_does_not_load_is_declined(tmp_path: Path, monkeypatch: 
 
     made = engine(tmp_path / "cache")
     with monkeypatch.context() as patch:
-        patch.setattr("fusilli_plugin.engine.load_code", refuse)
+        patch.setattr("fusilli_plugin.engine.engine.load_code", refuse)
         answer = made.claims(RELU, HERE)
     assert (answer.ok, answer.rule, answer.reason) == (False, "device", "the device does not load it")
     assert made.claims(RELU, HERE)  # it may have been busy

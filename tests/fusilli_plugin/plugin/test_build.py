@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from fusilli_plugin import build, install
-from fusilli_plugin._link import ffi
-from fusilli_plugin.attach import _INTERRUPTED, ABI
-from fusilli_plugin.install import InstallError, Place
+from fusilli_plugin.edge import build, install
+from fusilli_plugin.edge.install import InstallError, Place
+from fusilli_plugin.edge.link import ffi
+from fusilli_plugin.edge.tables import _INTERRUPTED, ABI
 from hipdnn_backend.plugins import search
 from hipdnn_backend.plugins.abi import OPTIONAL, REQUIRED
 
@@ -30,8 +30,8 @@ def _tool(*command: object) -> str:
 
 
 def test_the_struct_is_that_of_the_header() -> None:
-    made = (Path(build.__file__).parent / "_link.py").read_text()
-    assert made == build.link_module(), "run: python -m fusilli_plugin.build --link"
+    made = (Path(build.__file__).parent / "link.py").read_text()
+    assert made == build.link_module(), "run: python -m fusilli_plugin.edge.build --link"
 
 
 def test_sizes_are_those_of_the_c_compiler(tmp_path: Path) -> None:

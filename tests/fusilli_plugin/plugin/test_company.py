@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fusilli_plugin.importers import import_graph
-from fusilli_plugin.plan import specialise
+from fusilli_plugin.engine.importers import import_graph
+from fusilli_plugin.engine.plan import specialise
 from graph_api import DataType, Graph, PointwiseMode
 from hipdnn_backend.engine import Override
 from hipdnn_backend.wire import decode_graph

@@ -15,11 +15,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fusilli_plugin import claim, quarantine
-from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.engine import claim, quarantine
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import export_graph, import_graph
+from fusilli_plugin.engine.plan import FusilliPlan, specialise
 from fusilli_plugin.errors import BadParamError
-from fusilli_plugin.importers import export_graph, import_graph
-from fusilli_plugin.plan import FusilliPlan, specialise
 from graph_api import ConvolutionMode, DataType, Graph, GraphError, PointwiseMode
 from graph_api.numerics import check
 from hipdnn_backend import Host, Policies, Registry
@@ -231,7 +231,7 @@ def test_serialized_plans_compile_nothing(engine: FusilliEngine, tmp_path: Path)
 def test_plans_for_others_are_refused(engine: FusilliEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     payload = engine.build(RELU, config()).serialize()
     with monkeypatch.context() as patch:
-        patch.setattr("fusilli_plugin.engine.missing_features", lambda names: ("avx2048",))
+        patch.setattr("fusilli_plugin.engine.engine.missing_features", lambda names: ("avx2048",))
         with pytest.raises(EngineError, match=r"extensions that this machine lacks \(avx2048\)") as caught:
             engine.restore(payload)
     assert caught.value.status == Status.INVALID_VALUE

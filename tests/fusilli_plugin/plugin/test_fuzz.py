@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.envelope import seal, unseal
-from fusilli_plugin.importers import export_graph
-from fusilli_plugin.knobs import settings_of
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import export_graph
+from fusilli_plugin.engine.knobs import settings_of
+from fusilli_plugin.engine.plan_frame import seal, unseal
 from graph_api import FusilliError
 from hipdnn_backend.errors import EngineError, WireError
 from hipdnn_backend.plugins.abi import Status

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from fusilli_plugin.engine.importers import Reading
 from fusilli_plugin.errors import BadParamError
-from fusilli_plugin.importers import Reading
 from tests.fusilli_plugin.plugin.hosting import GRAPHS, ROOT, Session, build_plugin
 from tests.support.tiny_plugin import compile_tiny_plugin
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.iree_cpu
 CLAIMS = """
 import ctypes, logging, pathlib, sys
 from dataclasses import replace
-from fusilli_plugin.company import company
-from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.engine.other_plugins import company
+from fusilli_plugin.engine.engine import FusilliEngine
 from iree_bridge import Options
 logging.basicConfig(format="LOG %(message)s", stream=sys.stdout)
 graphs, reading, *plugins = sys.argv[1:]

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from fusilli_plugin.cli import cli
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.importers import import_graph
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import import_graph
 from graph_api import ConvolutionMode, DataType, Graph, PointwiseMode
 from hipdnn_backend.wire import EngineConfig, decode_graph, encode_graph
 from hipdnn_backend.wire.json import graph_to_json

@@ -122,8 +122,8 @@ graph = open(sys.argv[2], "rb").read()
 def interrupt(*_):
     signal.raise_signal(signal.SIGINT)
 plugin.engines[0].support(graph)
-import fusilli_plugin.engine
-fusilli_plugin.engine.FusilliEngine.details = interrupt
+import fusilli_plugin.engine.engine
+fusilli_plugin.engine.engine.FusilliEngine.details = interrupt
 try:
     plugin.engines[0].details(graph)
 except (KeyboardInterrupt, EngineError) as error:

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from fusilli_plugin.engine import Built, FusilliEngine
-from fusilli_plugin.importers import export_graph, import_graph, unread_results
-from fusilli_plugin.plan import FusilliPlan
+from fusilli_plugin.engine.built import Built
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import export_graph, import_graph, unread_results
+from fusilli_plugin.engine.plan import FusilliPlan
 from graph_api import DataType, Graph, PointwiseMode
 from hipdnn_backend import Host, Registry
 from hipdnn_backend.errors import EngineError

@@ -14,8 +14,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.ort_engine import OnnxRuntimeEngine
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.fallback.ort_engine import OnnxRuntimeEngine
 from hipdnn_backend.engine import Support
 from hipdnn_backend.offload import Model, compile_model, load
 from hipdnn_backend.offload.errors import ModelError, PassError

@@ -18,7 +18,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.engine.engine import FusilliEngine
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload import Model, compile_model, load
 from hipdnn_backend.offload.errors import ModelError, OffloadError
@@ -123,8 +123,8 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 import numpy as np
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.ort_engine import OnnxRuntimeEngine
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.fallback.ort_engine import OnnxRuntimeEngine
 from hipdnn_backend.offload import load
 with load(sys.argv[1], device="cpu", engines=[FusilliEngine("cpu")]) as model:
     feeds = {each.name: np.ones(each.dims, each.dtype) for each in model.inputs}

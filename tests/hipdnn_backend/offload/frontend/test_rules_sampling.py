@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from fusilli_plugin.engine import FusilliEngine
+from fusilli_plugin.engine.engine import FusilliEngine
 from hipdnn_backend.offload import load
 from hipdnn_backend.offload.errors import PassError
 from hipdnn_backend.offload.frontend import prepare

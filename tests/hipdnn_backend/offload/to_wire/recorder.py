@@ -16,8 +16,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from fusilli_plugin.engine import FusilliEngine
-from fusilli_plugin.importers import import_graph
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import import_graph
 from graph_api import Graph
 from hipdnn_backend import wire
 from hipdnn_backend.offload.mlir import ir, new_context

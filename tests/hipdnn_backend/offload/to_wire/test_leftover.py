@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fusilli_plugin.importers import import_graph
+from fusilli_plugin.engine.importers import import_graph
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire import NotTranslated, translate_leftover
 from hipdnn_backend.wire import CustomOpAttributes

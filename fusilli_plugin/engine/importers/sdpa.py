@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fusilli_plugin.importers.registry import Scope, export_data_type, exporter, importer
-from fusilli_plugin.importers.tensors import data_type
+from fusilli_plugin.engine.importers.registry import Scope, export_data_type, exporter, importer
+from fusilli_plugin.engine.importers.tensors import data_type
 from graph_api import DataType, NotSupportedError, TensorAttr
 from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaAttributes, SdpaNode
 from hipdnn_backend import wire

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusilli_plugin.importers.registry import Scope, exporter, importer
+from fusilli_plugin.engine.importers.registry import Scope, exporter, importer
 from graph_api import ConvAttributes, ConvolutionMode, NotSupportedError, TensorAttr
 from graph_api.ops.conv import ConvDgradNode, ConvFpropNode, ConvWgradNode
 from hipdnn_backend import wire

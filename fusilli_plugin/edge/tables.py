@@ -16,14 +16,17 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fusilli_ground.locks import fork_safe_lock
-from fusilli_plugin import __version__, claim
-from fusilli_plugin._link import ffi
-from fusilli_plugin.abi import Buffers, HandleTable, error_text, status_of
-from fusilli_plugin.engine import FusilliEngine
+from fusilli_ground.texts import host_text
+from fusilli_plugin import __version__
+from fusilli_plugin.edge.handles import Buffers, HandleTable
+from fusilli_plugin.edge.link import ffi
+from fusilli_plugin.engine import claim
+from fusilli_plugin.engine.built import Place
+from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.engine.importers import Reading
+from fusilli_plugin.engine.plan import FusilliPlan
+from fusilli_plugin.engine.statuses import error_text, status_of
 from fusilli_plugin.errors import BadParamError
-from fusilli_plugin.importers import Reading
-from fusilli_plugin.plan import FusilliPlan, Place
-from fusilli_plugin.texts import host_text
 from hipdnn_backend.engine import Override, engine_id
 from hipdnn_backend.plugins.abi import Severity, Status
 from hipdnn_backend.wire import decode_engine_config, encode_engine_details

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from fusilli_plugin.importers.reading import Reading
-from fusilli_plugin.importers.tensors import data_type, scalar
+from fusilli_plugin.engine.importers.reading import Reading
+from fusilli_plugin.engine.importers.tensors import data_type, scalar
 from graph_api import Attributes, DataType, Graph, GraphError, Node, NotSupportedError, TensorAttr
 from hipdnn_backend import wire
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from fusilli_plugin.importers.reading import Reading
-from fusilli_plugin.importers.registry import EXPORTERS, IMPORTERS, Scope, export_data_type
-from fusilli_plugin.importers.tensors import tensor_value
+from fusilli_plugin.engine.importers.reading import Reading
+from fusilli_plugin.engine.importers.registry import EXPORTERS, IMPORTERS, Scope, export_data_type
+from fusilli_plugin.engine.importers.tensors import tensor_value
 from graph_api import DataType, Graph, NotSupportedError, TensorAttr
 from hipdnn_backend import wire
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import logging
 import shlex
-import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from fusilli_ground.locks import fork_safe_lock
-from fusilli_plugin import claim, quarantine
-from fusilli_plugin.company import company
-from fusilli_plugin.envelope import seal, unseal
+from fusilli_plugin.engine import claim, quarantine
+from fusilli_plugin.engine.built import Built, Place
+from fusilli_plugin.engine.importers import Reading, import_graph, unread_results
+from fusilli_plugin.engine.knobs import Settings, knobs_for, settings_of
+from fusilli_plugin.engine.other_plugins import company
+from fusilli_plugin.engine.plan import FusilliPlan, as_engine_error
+from fusilli_plugin.engine.plan_frame import unseal
 from fusilli_plugin.errors import BadParamError, QuarantinedError
-from fusilli_plugin.importers import Reading, import_graph, unread_results
-from fusilli_plugin.knobs import Settings, knobs_for, settings_of
-from fusilli_plugin.plan import FusilliPlan, Place, as_engine_error
 from graph_api import CompileError, ExecutionError, FusilliError, Graph, NotSupportedError
 from hipdnn_backend.engine import EngineId, Support, engine_id
 from hipdnn_backend.errors import EngineError, WireError
@@ -37,21 +36,18 @@ from hipdnn_backend.wire import (
     decode_graph,
 )
 from iree_bridge import Device, Executable, Options, Target, support
-from iree_bridge.api import load_code
 from iree_bridge.compile import starting, versions
 from iree_bridge.compile.cache import UntrustedCacheError
 from iree_bridge.compile.compiler import CompiledCode, cache_for, compile_code, known_refusal
 from iree_bridge.compile.options import CompileMode
-from iree_bridge.targets.cpu import host_arch, missing_features
+from iree_bridge.targets.cpu import missing_features
 
-__all__ = ["Built", "FusilliEngine"]
+__all__ = ["FusilliEngine"]
 
 _LOG: Final = logging.getLogger(__name__)
 _MAX_GRAPHS: Final = 256
 _MAX_BUILT: Final = 64
 _MAX_PAYLOAD: Final = 1 << 30  # bytes
-# So little is kept for each execution at a time, instead of asked for: some programs pass no workspace.
-_SMALL_SCRATCH: Final = 16 << 10  # bytes
 _MAX_CLAIMED: Final = 4
 
 K = TypeVar("K", bound=Hashable)
@@ -109,85 +105,6 @@ class _Known(NamedTuple):
     graph: Graph | None
     support: Support
     optional: frozenset[int] = frozenset()
-
-
-@dataclass
-class Built:
-    """A compiled graph, shared by the plans that want the same.
-
-    Attributes:
-        graph: what was compiled.
-        target: what for.
-        code: the compiled code.
-        settings: with which knobs.
-        scratch_size: bytes of workspace that the code takes.
-        optional: uids of results that nothing in the graph reads and nobody has marked as outputs.
-        is_variant: True if it was made for other dims, or other results, than those that the host was told of.
-        refresh: compiles again, for code from a cache that does not load.
-    """
-
-    graph: Graph
-    target: Target
-    code: CompiledCode
-    settings: Settings
-    scratch_size: int
-    options: Options
-    optional: frozenset[int] = frozenset()
-    is_variant: bool = False
-    _lock: threading.Lock = field(default_factory=fork_safe_lock)
-    _loaded: weakref.WeakValueDictionary[Device, Executable] = field(default_factory=weakref.WeakValueDictionary)
-
-    @property
-    def keeps_scratch(self) -> bool:
-        """Whether plans have memory of their own for the workspace, which then is no concern of the host's."""
-        return self.scratch_size <= _SMALL_SCRATCH
-
-    @property
-    def workspace_size(self) -> int:
-        """Bytes that the host has to give."""
-        return 0 if self.keeps_scratch else self.scratch_size
-
-    def executable(self, device: Device) -> Executable:
-        """The code on a device and stream; one object as long as a plan uses it.
-
-        Raises:
-            BadParamError: the device is of another kind than the one that the code is for.
-            ExecutionError: the device is not there, or does not load the code.
-            QuarantinedError: the code computes wrong results there.
-        """
-        with self._lock:
-            executable = self._loaded.get(device)
-            if executable is None:
-                if device.target != self.target:
-                    raise BadParamError(
-                        f"the plan of graph '{self.graph.name}' is for {self.target}, {device} is {device.target}"
-                    )
-                executable, self.code = load_code(self.graph, self.code, device, self.options)
-                if self.options.verify_first:
-                    quarantine.verify(self.graph, self.code, executable, self.options)
-                self._loaded[device] = executable
-            return executable
-
-    def to_bytes(self) -> bytes:
-        """A sealed artifact of one target, without what only a recompile needs."""
-        from iree_bridge.artifact.artifact import Artifact, TargetCode
-
-        code = TargetCode(
-            target=self.target,
-            vmfb=self.code.vmfb,
-            ir="",
-            flags=self.code.flags,
-            global_flags=(),
-            iree=versions.iree_version(),
-            machine="" if self.target.is_gpu else host_arch(),
-            cpu_features=self.target.needs(self.code.flags),
-            key=self.code.key,
-            dispatches=self.code.dispatches,
-            seconds=self.code.seconds,
-        )
-        made_by = {"plan": "1", "emitter": versions.emitter_version(), "knobs": shlex.join(self.settings.flags)}
-        made_by |= {"optional": " ".join(map(str, sorted(self.optional)))} if self.optional else {}
-        return seal(Artifact(self.graph, {str(self.target): code}, None, "a plan has none", made_by).to_bytes())
 
 
 class FusilliEngine:

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from fusilli_plugin.envelope import ONNX_GRAPH, seal, unseal
+from fusilli_plugin.engine.plan import as_engine_error
+from fusilli_plugin.engine.plan_frame import ONNX_GRAPH, seal, unseal
 from fusilli_plugin.errors import BadParamError
-from fusilli_plugin.plan import as_engine_error
 from graph_api import ExecutionError, NotSupportedError
 from hipdnn_backend.device.memory import CudaMemory, HipMemory, Memory
 from hipdnn_backend.engine import EngineId, Override, Support, engine_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusilli_plugin.importers.registry import Scope, exporter, importer
+from fusilli_plugin.engine.importers.registry import Scope, exporter, importer
 from graph_api import NotSupportedError, TensorAttr
 from graph_api.ops.resample import PaddingMode, ResampleAttributes, ResampleFwdNode, ResampleMode
 from hipdnn_backend import wire

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from fusilli_ground.environment import environment, is_privileged
-from fusilli_plugin.build import LIBRARY, BuildError, compile_shim, is_current
+from fusilli_plugin.edge.build import LIBRARY, BuildError, compile_shim, is_current
 from graph_api import FusilliError
 from hipdnn_backend.plugins.search import ENGINES, backend_candidates, find_backend_library
 
@@ -36,7 +36,7 @@ __all__ = [
     "write_sidecar",
 ]
 
-_PACKAGE: Final = Path(__file__).resolve().parent
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
 _LOG: Final = logging.getLogger(__name__)
 # What the shim starts in Python; no other library names it.
 _MARK: Final = b"fusilli_plugin/_boot.py"

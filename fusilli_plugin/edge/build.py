@@ -1,9 +1,8 @@
 """Builds what is written in C, for wheels and, on demand, for source trees: the shim, and the emulator's core.
 
 The shim is the shared library that hipDNN and ONNX Runtime load. Needs nothing but a C compiler.
-``python -m fusilli_plugin.build`` builds both libraries into this package;
-with ``--link`` it also makes ``fusilli_plugin/_link.py`` anew, which a change of ``shim/link.h`` or ``shim/ort_link.h``
-calls for.
+``python -m fusilli_plugin.edge.build`` builds both libraries into this package; with ``--link`` it also makes
+``fusilli_plugin/edge/link.py`` anew, which a change of ``shim/link.h`` or ``shim/ort_link.h`` calls for.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = [
     "link_text",
 ]
 
-_PACKAGE: Final = Path(__file__).resolve().parent
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
 _SHIM: Final = _PACKAGE / "shim"
 SOURCES: Final = ("place.c", "python.c", "hipdnn.c", "launches.c", "ort.c")
 HEADERS: Final = ("shim.h", "link.h", "ort_link.h")
@@ -130,20 +129,20 @@ def link_text() -> str:
 
 
 def link_module() -> str:
-    """The source of ``fusilli_plugin/_link.py``: the declarations compiled, so that no parser runs in the host."""
+    """The source of ``fusilli_plugin/edge/link.py``: the declarations compiled, so that no parser runs in the host."""
     import tempfile
 
     import cffi
 
     ffi = cffi.FFI()
-    ffi.set_source("fusilli_plugin._link", None)
+    ffi.set_source("fusilli_plugin.edge.link", None)
     ffi.cdef(link_text())
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "_link.py")
+        made = Path(folder, "link.py")
         ffi.emit_python_code(str(made))
         body = made.read_text(encoding="utf-8").removeprefix("# auto-generated file\n")
     return (
-        '"""Made of shim/link.h by ``python -m fusilli_plugin.build --link``; not to be edited."""\n'
+        '"""Made of shim/link.h by ``python -m fusilli_plugin.edge.build --link``; not to be edited."""\n'
         f"\n# ruff: noqa\n# fmt: off\n# pyright: basic\n{body}"
     )
 
@@ -170,9 +169,9 @@ def _version() -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Entry point of ``python -m fusilli_plugin.build``."""
+    """Entry point of ``python -m fusilli_plugin.edge.build``."""
     if "--link" in arguments:
-        (_PACKAGE / "_link.py").write_text(link_module(), encoding="utf-8")
+        (_PACKAGE / "edge" / "link.py").write_text(link_module(), encoding="utf-8")
     sys.stdout.write(f"{compile_shim()}\n{compile_core()}\n")
 
 

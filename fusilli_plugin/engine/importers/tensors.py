@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusilli_plugin.importers.reading import Reading
+from fusilli_plugin.engine.importers.reading import Reading
 from graph_api import DataType, NotSupportedError
 from hipdnn_backend import wire
 

@@ -9,19 +9,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from fusilli_ground.locks import fork_safe_lock
-from fusilli_plugin.abi import status_of
+from fusilli_plugin.engine.built import Built, Place
+from fusilli_plugin.engine.statuses import status_of
 from fusilli_plugin.errors import BadParamError
 from graph_api import FusilliError, Graph, TensorAttr
 from hipdnn_backend.engine import Override
 from hipdnn_backend.errors import EngineError
-from iree_bridge import Executable
+from iree_bridge import Device, Executable
 from iree_bridge.devices.buffers import ALIGNMENT
-
-if TYPE_CHECKING:
-    from fusilli_plugin.engine import Built, FusilliEngine
 
 __all__ = ["FusilliPlan", "as_engine_error", "specialise"]
 
@@ -30,9 +28,6 @@ _MAX_CALLS: Final = 64
 _MAX_EXECUTABLES: Final = 8
 _MAX_SPECIALISED: Final = 16
 _PAIR: Final = struct.Struct("=qQ")
-
-Place = tuple[int, int | None]
-"""Number of the device and stream; the CPU has no streams."""
 
 
 @contextmanager
@@ -46,6 +41,19 @@ def as_engine_error(where: str) -> Iterator[None]:
         raise EngineError(where, str(error) or type(error).__name__, status_of(error)) from error
 
 
+class _Engine(Protocol):
+    """What a plan asks of the engine that made it."""
+
+    @property
+    def device(self) -> Device: ...
+
+    def place(self, stream: int) -> Place: ...
+
+    def device_at(self, place: Place) -> Device: ...
+
+    def built_for(self, graph: Graph, base: Built) -> Built: ...
+
+
 class FusilliPlan:
     """A compiled graph; satisfies `hipdnn_backend.engine.Plan`. Threads may share it.
 
@@ -56,7 +64,7 @@ class FusilliPlan:
         specialised: how often dims were overridden by new ones, each time with a compile or a look into the cache.
     """
 
-    def __init__(self, engine: FusilliEngine, built: Built) -> None:
+    def __init__(self, engine: _Engine, built: Built) -> None:
         self._engine = engine
         self._built = built
         self.graph = built.graph
