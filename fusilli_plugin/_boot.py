@@ -48,9 +48,9 @@ def attach() -> None:
                 raise ImportError(f"{name} was imported from {home} already, the plugin is that of {root}")
     finally:
         sys.path.remove(root)
-    import fusilli_plugin.edge.tables
+    import fusilli_plugin.attach
 
-    fusilli_plugin.edge.tables.attach(given["LINK"])
+    fusilli_plugin.attach.attach(given["LINK"])
 
 
 def report(text: str) -> None:

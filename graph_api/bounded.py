@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.dtypes import DataType
 from graph_api.node import Array, Node
 

@@ -6,7 +6,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, cast
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.errors import GraphError
 
 __all__ = ["DataType"]

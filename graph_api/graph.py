@@ -7,9 +7,9 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from fusilli_ground.late_numpy import np
 from fusilli_ground.spelling import did_you_mean
 from graph_api import numerics, serialization
-from graph_api._numpy import np
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.layout import stride_order, strides_in_order

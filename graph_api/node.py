@@ -19,8 +19,8 @@ from enum import Enum
 from reprlib import repr as _shown  # of values from outside, which may be long
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
+from fusilli_ground.late_numpy import np
 from fusilli_ground.spelling import did_you_mean
-from graph_api._numpy import np
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.layout import packed_strides, stride_order, strides_in_order

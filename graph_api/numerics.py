@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array

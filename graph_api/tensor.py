@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from reprlib import repr as _shown  # of values from outside, which may be long
 from typing import Any, TypeVar
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.layout import Dims, PhysicalLayout, extent, physical

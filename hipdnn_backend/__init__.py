@@ -56,14 +56,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "device": ("Buffer", "CudaMemory", "HipMemory", "HostMemory", "Memory"),
+    "device.memory": ("Buffer", "CudaMemory", "HipMemory", "HostMemory", "Memory"),
     "engine": ("Engine", "EngineId", "Override", "Plan", "Support", "engine_id"),
     "errors": ("BackendError", "DeviceError", "EngineError", "NoEngineError", "PackError", "WireError"),
-    "execution": ("Host", "HostPlan"),
-    "native": ("NativeHost",),
-    "ranking": ("Rank", "Ranking", "Verdict"),
-    "registry": ("Entry", "LoadingMode", "Problem", "Registry"),
-    "selection": ("Policies", "Selection"),
+    "host.execution": ("Host", "HostPlan"),
+    "host.native": ("NativeHost",),
+    "host.ranking": ("Rank", "Ranking", "Verdict"),
+    "host.registry": ("Entry", "LoadingMode", "Problem", "Registry"),
+    "host.selection": ("Policies", "Selection"),
 }
 _LATE = {name: f"hipdnn_backend.{module}" for module, names in _MODULES.items() for name in names}
 

@@ -132,7 +132,7 @@ def _loaded_by(statement: str) -> set[str]:
         ("fusilli_plugin", ("iree", "torch", "hip", "rocm", "onnx", "click", "rich")),
         # for what the plugin imports, the first call of a host waits
         (
-            "fusilli_plugin.edge.tables",
+            "fusilli_plugin.attach",
             (
                 "iree.compiler",
                 "iree.runtime",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-from pathlib import Path
 from typing import Any
 
+from fusilli_ground.mapped import mapped_library
 from fusilli_ground.texts import say
 from graph_api import ExecutionError, NotSupportedError
 from iree_bridge.devices.device import Device, Kind
@@ -34,7 +34,7 @@ def devices(kind: Kind) -> dict[str, Any]:
         except (ExecutionError, NotSupportedError) as error:
             reason = str(error)
             break
-    library = _mapped(_LIBRARIES[kind])
+    library = mapped_library(_LIBRARIES[kind])
     return {"library": library, "devices": found, "reason": reason, "missing": _missing(kind, library)}
 
 
@@ -45,15 +45,6 @@ def _missing(kind: Kind, library: str | None) -> list[str]:
     from iree_bridge.runtime.recorded.driver import missing_functions  # HIP only
 
     return list(missing_functions(ctypes.CDLL(library)))
-
-
-def _mapped(library: str) -> str | None:
-    """Path of a library that is mapped into this process."""
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-        path = line.partition("/")[2]
-        if path.rpartition("/")[2].startswith(library):
-            return f"/{path}"
-    return None
 
 
 if __name__ == "__main__":

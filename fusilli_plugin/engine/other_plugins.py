@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from pathlib import Path
 from typing import Final, NamedTuple
 
+from fusilli_ground.mapped import mapped_files
 from hipdnn_backend.engine import EngineId, engine_id, engine_name
 
 __all__ = ["Company", "company"]
@@ -61,13 +61,7 @@ def company() -> Company:
 
 def _libraries() -> frozenset[str]:
     """The shared libraries that are mapped into this process."""
-    try:
-        lines = Path("/proc/self/maps").read_bytes().splitlines()
-    except OSError:
-        return frozenset()
-    fields = (line.split(None, 5) for line in lines)
-    paths = {each[5] for each in fields if len(each) == 6 and each[5].startswith(b"/") and b".so" in each[5]}
-    return frozenset(os.fsdecode(path) for path in paths if not path.endswith(b" (deleted)"))
+    return frozenset(path for path in map(str, mapped_files()) if ".so" in path)
 
 
 def _engines(path: str) -> tuple[EngineId, ...] | None:

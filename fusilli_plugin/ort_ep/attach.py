@@ -1,4 +1,4 @@
-"""Fills the function table of the shim's ONNX Runtime half; the counterpart of ``fusilli_plugin.edge.tables``.
+"""Fills the function table of the shim's ONNX Runtime half; the counterpart of ``fusilli_plugin.attach``.
 
 No exception goes past the functions here: they become an OrtStatus, whose code is FAIL for what went wrong inside and
 INVALID_ARGUMENT for what a user can mend.

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
-from graph_api.ops._conv_reference import Formula, convolve, data_gradient, weight_gradient
-from graph_api.ops._spatial import LAYOUT_TIP, PerAxis, channels_first, per_axis, spatial_rank
+from graph_api.ops.conv_reference import Formula, convolve, data_gradient, weight_gradient
+from graph_api.ops.spatial import LAYOUT_TIP, PerAxis, channels_first, per_axis, spatial_rank
 from graph_api.tensor import TensorAttr, int_tuple
 
 __all__ = ["ConvAttributes", "ConvBuilder", "ConvDgradNode", "ConvFpropNode", "ConvWgradNode", "ConvolutionMode"]

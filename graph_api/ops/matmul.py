@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.layout import packed_strides

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, register_op
-from graph_api.ops._batchnorm import (
+from graph_api.ops.batchnorm import (
     PEER_PORTS,
     READ_AS_VARIANCE_EPSILON,
     BatchnormInferenceNode,

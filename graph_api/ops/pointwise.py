@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Final, cast
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError

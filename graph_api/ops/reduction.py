@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.bounded import Bounded, bounded_input
 from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.builder import GraphBuilder
 from graph_api.dtypes import DataType
 from graph_api.errors import GraphError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
-from graph_api.ops._spatial import PerAxis, per_axis, spatial_rank
+from graph_api.ops.spatial import PerAxis, per_axis, spatial_rank
 from graph_api.tensor import TensorAttr, flag
 
 __all__ = ["PaddingMode", "ResampleAttributes", "ResampleBuilder", "ResampleFwdNode", "ResampleMode"]

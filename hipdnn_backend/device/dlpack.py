@@ -1,7 +1,4 @@
-"""Arrays of other libraries - torch's, cupy's, jax's - through DLPack: where they lie and what they look like.
-
-`iree_bridge.devices.buffers` reads DLPack too; neither package may import the other.
-"""
+"""Arrays of other libraries, through DLPack, in the places of `device.memory`."""
 
 from __future__ import annotations
 
@@ -9,59 +6,14 @@ import ctypes
 import math
 from typing import Any, Final, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
-__all__ = ["Shared", "is_shareable", "share"]
+from fusilli_ground import dlpack
 
-# DLDeviceType → how `Memory.name` begins. Host memory that a GPU driver pinned or manages is host memory all the same.
-_HOST: Final = frozenset({1, 3, 11})
-_DEVICES: Final = {2: "CUDA", 13: "CUDA", 10: "HIP"}
-# (DLDataTypeCode, bits) → numpy dtype
-_DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
-    **{(0, bits): np.dtype(f"i{bits // 8}") for bits in (8, 16, 32, 64)},
-    **{(1, bits): np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)},
-    **{(2, bits): np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)},
-    **{(5, bits): np.dtype(f"c{bits // 8}") for bits in (64, 128)},
-    (4, 16): np.dtype(ml_dtypes.bfloat16),
-    (6, 8): np.dtype(np.bool_),
-    (10, 8): np.dtype(ml_dtypes.float8_e4m3fn),
-    (11, 8): np.dtype(ml_dtypes.float8_e4m3fnuz),
-    (12, 8): np.dtype(ml_dtypes.float8_e5m2),
-    (13, 8): np.dtype(ml_dtypes.float8_e5m2fnuz),
-    (14, 8): np.dtype(ml_dtypes.float8_e8m0fnu),
-}
-_READ_ONLY: Final = 1
+__all__ = ["Shared", "share"]
 
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-class _DLManagedTensor(ctypes.Structure):
-    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-
-class _DLManagedTensorVersioned(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _DLTensor),
-    )
+# DLDeviceType → how `Memory.name` begins.
+_DEVICES: Final = {"cuda": "CUDA", "hip": "HIP"}
 
 
 class Shared(NamedTuple):
@@ -109,71 +61,30 @@ class Shared(NamedTuple):
         return made
 
 
-def is_shareable(value: object) -> bool:
-    """Whether an object speaks DLPack."""
-    return hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__")
-
-
 def share(value: Any, stream: int) -> Shared:
     """The memory behind an object that speaks DLPack.
 
     Args:
-        value: `is_shareable`.
+        value: `fusilli_ground.dlpack.is_shareable`.
         stream: of a GPU, on which the memory will be used; the object's producer is waited for there.
 
     Raises:
         ValueError: the object refuses to share its memory, or has what is not known here.
     """
-    try:
-        kind, index = map(int, value.__dlpack_device__())
-        capsule = _export(value, kind, stream)
-    except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(
-            f"{type(value).__name__} refuses to share its memory ({error}); "
-            "pass .detach() of a tensor that requires a gradient, a plain strided tensor otherwise"
-        ) from error
-    tensor, flags = _read(capsule)
-    dtype = _DTYPES.get((tensor.code, tensor.bits))
-    if dtype is None or tensor.lanes != 1:
-        raise ValueError(f"DLPack type {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes is unknown")
-    dims = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-    strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else _row_major(dims)
-    place = "" if kind in _HOST else f"{_DEVICES.get(kind, f'DLPack device type {kind},')} device {index}"
-    address = (tensor.data or 0) + tensor.byte_offset
-    return Shared(address, dims, strides, dtype, place, not flags & _READ_ONLY, (value, capsule))
+    # CUDA's default stream is 1 in DLPack's numbering, HIP's is 0.
+    found = dlpack.examine(value, lambda kind: stream or (0 if dlpack.GPU_KINDS.get(kind) == "hip" else 1))
+    return Shared(
+        found.address, found.dims, found.strides, found.dtype, _place(found.kind, found.number), found.writable,
+        found.owner,
+    )  # fmt: skip
 
 
-def _export(value: Any, kind: int, stream: int) -> object:
-    """A capsule of the newest kind that the object can make; it keeps the memory alive."""
-    # CUDA's default stream is 1 here, HIP's is 0.
-    numbers = {} if kind in _HOST else {"stream": stream or (0 if _DEVICES.get(kind) == "HIP" else 1)}
-    try:
-        return value.__dlpack__(max_version=(1, 1), **numbers)
-    except TypeError:  # made before DLPack 1.0
-        return value.__dlpack__(**numbers)
-
-
-def _read(capsule: object) -> tuple[_DLTensor, int]:
-    """The tensor and the flags in a capsule that stays unconsumed."""
-    if _capsule_is_valid(capsule, b"dltensor_versioned"):
-        versioned = _DLManagedTensorVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
-        if versioned.major != 1:
-            raise ValueError(f"DLPack version {versioned.major} is unknown; 0 and 1 are served")
-        return versioned.tensor, versioned.flags
-    if _capsule_is_valid(capsule, b"dltensor"):
-        return _DLManagedTensor.from_address(_capsule_pointer(capsule, b"dltensor")).tensor, 0
-    raise ValueError(f"__dlpack__ must return a fresh capsule, got {type(capsule).__name__}")
+def _place(kind: int, index: int) -> str:
+    if kind in dlpack.HOST_KINDS:
+        return ""
+    name = _DEVICES.get(dlpack.GPU_KINDS.get(kind, ""), f"DLPack device type {kind},")
+    return f"{name} device {index}"
 
 
 def _row_major(dims: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(dims[axis + 1 :]) for axis in range(len(dims)))
-
-
-def _capsule_function(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(ctypes.PyDLL(None), name)  # our own handle: the types in ctypes.pythonapi are shared
-    function.restype, function.argtypes = result, list(arguments)
-    return function
-
-
-_capsule_is_valid = _capsule_function("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
-_capsule_pointer = _capsule_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)

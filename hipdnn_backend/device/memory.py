@@ -23,8 +23,8 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 
 import numpy as np
 
+from fusilli_ground.mapped import mapped_files
 from hipdnn_backend.errors import DeviceError
-from hipdnn_backend.plugins.search import mapped_files
 
 __all__ = ["ALIGNMENT", "Buffer", "CudaMemory", "Data", "HipMemory", "HostMemory", "Memory"]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from fusilli_ground.environment import environment, is_privileged
+from fusilli_ground.mapped import mapped_files
 
 __all__ = [
     "BACKEND_LIBRARY",
@@ -26,7 +27,6 @@ __all__ = [
     "backend_candidates",
     "find_backend_library",
     "find_plugin_files",
-    "mapped_files",
 ]
 
 BACKEND_LIBRARY: Final = "libhipdnn_backend.so"
@@ -97,19 +97,6 @@ def backend_candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     for name in (*folders, *_SYSTEM_FOLDERS):
         if os.path.isabs(name):  # the current directory decides nothing
             yield Path(name, BACKEND_LIBRARY)
-
-
-def mapped_files(name: str) -> Iterator[Path]:
-    """Files of that name, versions included, that are mapped into this process."""
-    try:
-        maps = Path("/proc/self/maps").read_bytes()
-    except OSError:
-        return
-    for line in maps.splitlines():
-        # address, permissions, offset, device, inode, path; the path may hold blanks
-        fields = line.split(None, 5)
-        if len(fields) == 6 and fields[5].rpartition(b"/")[2].startswith(name.encode()):
-            yield Path(os.fsdecode(fields[5]))
 
 
 def find_plugin_files(

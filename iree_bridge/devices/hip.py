@@ -13,9 +13,9 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
+from fusilli_ground import mapped
 from graph_api.errors import ExecutionError
 
 __all__ = [
@@ -41,18 +41,7 @@ _api: Any = None
 
 def mapped_library() -> str | None:
     """Path of the libamdhip64 that is mapped into this process, None if there is none."""
-    try:
-        maps = Path("/proc/self/maps").read_bytes()
-    except OSError:
-        return None
-    for line in maps.splitlines():
-        # address, permissions, offset, device, inode, path; the path may hold blanks
-        fields = line.split(None, 5)
-        if len(fields) == 6 and fields[5].rpartition(b"/")[2].startswith(_LIBRARY.encode()):
-            path = fields[5].decode("utf-8", "surrogateescape")
-            if path.startswith("/") and not path.endswith(" (deleted)"):
-                return path
-    return None
+    return mapped.mapped_library(_LIBRARY)
 
 
 def device_count() -> int:
@@ -178,8 +167,8 @@ def _prefer_mapped_library(package: Any) -> None:
     original = paths.get_library_path
 
     def get_library_path(shortname: str, *args: Any, **kwargs: Any) -> bytes:
-        mapped = mapped_library() if shortname == "amdhip64" else None
-        return mapped.encode("utf-8", "surrogateescape") if mapped else original(shortname, *args, **kwargs)
+        path = mapped_library() if shortname == "amdhip64" else None
+        return path.encode("utf-8", "surrogateescape") if path else original(shortname, *args, **kwargs)
 
     paths.get_library_path = get_library_path
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusilli_ground.late_numpy import np
 from graph_api import DataType
-from graph_api._numpy import np
 from iree_bridge.emit.corrections import correct, reduce_angles
 from iree_bridge.emit.index_bounds import keep_inside
 from iree_bridge.emit.mlir import ir

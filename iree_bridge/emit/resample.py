@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fusilli_ground.late_numpy import np
 from graph_api import DataType, PaddingMode
-from graph_api._numpy import np
 from graph_api.ops.resample import ResampleAttributes, ResampleFwdNode
 from iree_bridge.emit import ordered
 from iree_bridge.emit.emitter import Emitter, Value, rule

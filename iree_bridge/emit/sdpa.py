@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fusilli_ground.late_numpy import np
 from graph_api import DataType, TensorAttr
-from graph_api._numpy import np
 from graph_api.ops.sdpa import SdpaNode
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.fused_attention import LEAST_MASK, FusedAttention, Tiles, fused_attention, visibility

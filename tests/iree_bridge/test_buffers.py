@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from fusilli_ground import dlpack
 from graph_api.dtypes import DataType
 from graph_api.errors import ExecutionError
-from iree_bridge.devices import buffers
 from iree_bridge.devices.buffers import ALIGNMENT, ELEMENT_TYPES, examine, import_pointer
 from iree_bridge.devices.device import Device
 
@@ -50,7 +50,7 @@ class Capsule:
         self.strides = (ctypes.c_int64 * 2)(*fields.pop("strides", (3, 1)))
         self.data = np.arange(8, dtype=np.float32)
         versioned = name == b"dltensor_versioned"
-        self.managed = buffers._DLManagedTensorVersioned() if versioned else buffers._DLManagedTensor()
+        self.managed = dlpack._VersionedTensor() if versioned else dlpack.ManagedTensor()
         if versioned:
             self.managed.major = fields.pop("major", 1)
             self.managed.flags = fields.pop("flags", 0)
@@ -65,7 +65,7 @@ class Capsule:
         return self.device
 
     def __dlpack__(self, **_: object) -> object:
-        return buffers._capsule_new(ctypes.addressof(self.managed), self.name, None)
+        return dlpack._capsule_new(ctypes.addressof(self.managed), self.name, None)
 
 
 @pytest.mark.parametrize("name", [b"dltensor", b"dltensor_versioned"])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fusilli_plugin.engine.importers.registry import Scope, exporter, importer
 from graph_api import DataType, NotSupportedError, TensorAttr
-from graph_api.ops._batchnorm import (
+from graph_api.ops.batchnorm import (
     PEER_PORTS,
     READ_AS_VARIANCE_EPSILON,
     BatchnormInferenceNode,

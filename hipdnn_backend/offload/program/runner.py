@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from hipdnn_backend.device.dlpack import Shared, is_shareable, share
+from fusilli_ground.dlpack import is_shareable
+from hipdnn_backend.device.dlpack import Shared, share
 from hipdnn_backend.device.memory import Buffer, Memory
 from hipdnn_backend.engine import BindablePlan, Plan
 from hipdnn_backend.errors import EngineError

@@ -266,9 +266,9 @@ class Attached(NamedTuple):
 
 
 def attached() -> Attached:
-    from fusilli_plugin.edge import tables
+    from fusilli_plugin import attach
 
-    return Attached(*tables._attached[:2])
+    return Attached(*attach._attached[:2])
 
 
 def workspace(hip: Standin, plugin: Raw) -> None:

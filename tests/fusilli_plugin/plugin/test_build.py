@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from fusilli_plugin.attach import _INTERRUPTED, ABI
 from fusilli_plugin.edge import build, install
 from fusilli_plugin.edge.install import InstallError, Place
 from fusilli_plugin.edge.link import ffi
-from fusilli_plugin.edge.tables import _INTERRUPTED, ABI
 from hipdnn_backend.plugins import search
 from hipdnn_backend.plugins.abi import OPTIONAL, REQUIRED
 

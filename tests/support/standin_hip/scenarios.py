@@ -48,15 +48,15 @@ class OnDevice:
         return (10, self.index)
 
     def __dlpack__(self, *, stream: object = None, **_: Any) -> object:
-        from iree_bridge.devices import buffers
+        from fusilli_ground import dlpack
 
         self.streams.append(stream)
-        self.managed = buffers._DLManagedTensor()
+        self.managed = dlpack.ManagedTensor()
         tensor = self.managed.tensor
         tensor.data, tensor.device_type, tensor.device_id = self.pointer, 10, self.index
         tensor.ndim, tensor.code, tensor.bits, tensor.lanes = 1, 2, 32, 1
         tensor.shape = ctypes.cast(self._shape, ctypes.POINTER(ctypes.c_int64))
-        return buffers._capsule_new(ctypes.addressof(self.managed), b"dltensor", None)
+        return dlpack.new_capsule(ctypes.addressof(self.managed))
 
 
 def floats(pointer: int) -> np.ndarray:

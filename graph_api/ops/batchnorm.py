@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.bounded import Bounded, bounded_input
 from graph_api.dtypes import DataType
 from graph_api.errors import NotSupportedError
 from graph_api.node import Array, Arrays, Attributes, Node, register_op
-from graph_api.ops._spatial import LAYOUT_TIP
+from graph_api.ops.spatial import LAYOUT_TIP
 
 __all__ = [
     "PEER_PORTS",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.node import Array
 
 if TYPE_CHECKING:

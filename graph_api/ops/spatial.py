@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from graph_api._numpy import np
+from fusilli_ground.late_numpy import np
 from graph_api.errors import GraphError
 from graph_api.tensor import TensorAttr, int_tuple
 
