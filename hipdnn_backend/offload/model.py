@@ -306,7 +306,7 @@ def _compiled(
     example: Sequence[Any],
     options: OffloadOptions | None,
 ) -> _Made:
-    from hipdnn_backend.offload.attempts import offload_model
+    from hipdnn_backend.offload.compile_attempts import offload_model
     from hipdnn_backend.offload.program.lowering import lower
 
     made = offload_model(source, engines=engines, dims=dims, inputs=inputs, example=example, options=options)

@@ -18,7 +18,7 @@ from iree_bridge.devices.buffers import Memory
 from iree_bridge.devices.device import Device, Driver, inherited_driver
 from iree_bridge.devices.iree_runtime import VmModule, reason
 from iree_bridge.runtime.arguments import Argument, PackReader
-from iree_bridge.runtime.lanes import Key, LanePool
+from iree_bridge.runtime.launch_state import Key, LanePool
 from iree_bridge.runtime.program import DirectProgram, Program, load_module, workspace_size
 
 __all__ = ["BoundCall", "Executable"]

@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from iree_bridge.runtime.recorded.flat import Table
+from iree_bridge.runtime.recorded.flatbuffer import Table
 
 __all__ = ["Function", "Import", "Module", "read_module"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from iree_bridge.runtime.recorded.flat import Table
+from iree_bridge.runtime.recorded.flatbuffer import Table
 from iree_bridge.runtime.recorded.interpreter import Interpreter, UnknownInstructionError
 from iree_bridge.runtime.recorded.module import read_module
 

@@ -10,7 +10,7 @@ import pytest
 
 from iree_bridge.runtime.recorded import UnrecordableError
 from iree_bridge.runtime.recorded import recording as recording_module
-from iree_bridge.runtime.recorded.flat import Table
+from iree_bridge.runtime.recorded.flatbuffer import Table
 from iree_bridge.runtime.recorded.interpreter import Interpreter, UnknownInstructionError
 from iree_bridge.runtime.recorded.module import Function, Import, Module, read_module
 from tests.support import vmfb
