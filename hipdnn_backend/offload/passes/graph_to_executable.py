@@ -1,7 +1,7 @@
 """``hipdnn-graph-to-executable``: each ``hipdnn.graph`` region is compiled and becomes a ``hipdnn.executable``.
 
 All graphs that are not equal are compiled at the same time. What does not compile is given another chance: by the next
-engine; as a custom operation; in halves; and only then reported. `hipdnn_backend.offload.compile_attempts` gives it one more.
+engine; as a custom operation; in halves; and only then reported. `offload.compile_attempts` gives it one more.
 """
 
 from __future__ import annotations
