@@ -55,7 +55,7 @@ format: $(VENV)/.installed-dev
 	@$(PY) -m ruff format .
 
 bench: $(VENV)/.installed-dev
-	@$(PY) -m fusilli_plugin.checks.bench --models $(ARGS)
+	@$(PY) -m tests.support.bench --models $(ARGS)
 
 # The variable turns off a notice of the theme about the next major version of mkdocs, which pyproject.toml excludes.
 # Not --quiet: warnings that are not shown do not count.

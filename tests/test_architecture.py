@@ -49,6 +49,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("fusilli_plugin/ort_ep/", "fusilli_plugin/fallback/ort_engine.py", "fusilli_plugin/checks/"),
     "click": ("fusilli_plugin/cli/",),
     "rich": ("fusilli_plugin/cli/",),
+    "jinja2": ("fusilli_plugin/report/page.py",),
     "cffi": ("fusilli_plugin/",),
     "_cffi_backend": ("fusilli_plugin/edge/link.py",),
 }
@@ -130,6 +131,7 @@ def _loaded_by(statement: str) -> set[str]:
         ("iree_bridge", ("iree.compiler", "torch", "hip", "rocm", "flatbuffers", "onnx", "click", "rich")),
         ("hipdnn_backend", ("iree", "torch", "hip", "rocm", "onnx", "graph_api")),
         ("fusilli_plugin", ("iree", "torch", "hip", "rocm", "onnx", "click", "rich")),
+        ("fusilli_plugin.report", ("iree", "torch", "onnx", "jinja2")),
         # for what the plugin imports, the first call of a host waits
         (
             "fusilli_plugin.attach",

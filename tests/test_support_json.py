@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fusilli_plugin.checks.support_matrix import BEGIN, END, Entry, loads, page, with_table
 from tests.cases import OpCase, all_cases
 from tests.support.outcomes import GFX_TARGETS, OutcomeRecorder, case_id, entry_of, expected_outcome
+from tests.support.support_matrix import BEGIN, END, Entry, loads, page, with_table
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "docs/support.json"
@@ -33,7 +33,7 @@ def cases() -> dict[str, OpCase]:
 
 def test_the_readme_shows_it(entries: dict[str, Entry]) -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    assert with_table(text, list(entries.values())) == text, "run: python -m fusilli_plugin.checks.support_matrix"
+    assert with_table(text, list(entries.values())) == text, "run: python -m tests.support.support_matrix"
     assert (ROOT / "docs/support.md").read_text("utf-8") == page(list(entries.values())), "likewise"
 
 

@@ -14,6 +14,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+# Each is there for a command of `fusilli`, or README.md names it. What developers alone run is in tests/support.
+CHECKS = {
+    "__init__", "demo", "drivers", "environment", "fusion", "fusion_cases", "graph_dump", "model_block", "model_check",
+    "onnx_backend", "picture", "plugins", "selftest",
+}  # fmt: skip
+
 
 def readme_example() -> str:
     """The code between the example markers of the README."""
@@ -53,10 +59,13 @@ def test_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert tops == {"fusilli_ground", "graph_api", "iree_bridge", "hipdnn_backend", "fusilli_plugin"}
     for package in sorted(tops):
         assert f"{package}/py.typed" in names
+    assert {name for name in names if name.startswith("fusilli_plugin/checks/")} == {
+        f"fusilli_plugin/checks/{name}.py" for name in CHECKS
+    }
     assert any(name.endswith("LICENSE") for name in names)
     # both libraries, and the sources by which the second is known to be current
     assert {"fusilli_plugin/lib/libfusilli_plugin.so", "fusilli_plugin/emulator/lib/libgfx_emulator.so"} <= set(names)
-    assert "fusilli_plugin/emulator/core/core.c" in names
+    assert {"fusilli_plugin/emulator/core/core.c", "fusilli_plugin/report/templates/page.html"} <= set(names)
 
 
 @pytest.mark.iree_cpu

@@ -1,4 +1,4 @@
-"""What became of a model, for people: rows of a table, pictures, a page, a trace. Plain text and SVG, no libraries."""
+"""What became of a model, for people: rows of a table, pictures, a page, a trace."""
 
 from __future__ import annotations
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import html
 
-__all__ = ["COLOURS", "bytes_text", "colour_of", "document", "escape", "rect", "shortened", "text", "time_text"]
+__all__ = [
+    "COLOURS",
+    "bytes_text",
+    "colour_of",
+    "document",
+    "escape",
+    "printable",
+    "rect",
+    "shortened",
+    "text",
+    "time_text",
+]
 
 COLOURS = {"fusion": "#2a9d8f", "custom": "#e9a23b", "copy": "#9aa5b1"}
 """Fill by kind of step."""
@@ -12,9 +23,14 @@ _OTHER_ENGINES = ("#7b6cd9", "#d1495b", "#3a86c8", "#6a994e")
 _OWN_ENGINE = "FUSILLI_ENGINE"
 
 
+def printable(words: str) -> str:
+    """Words without control characters: XML can hold few of them, even escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in words)
+
+
 def escape(words: str) -> str:
-    """Words as XML and HTML can hold them: neither markup nor control characters."""
-    return html.escape("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in words))
+    """Words as XML can hold them: neither markup nor control characters."""
+    return html.escape(printable(words))
 
 
 def colour_of(kind: str, engine: str, engines: list[str]) -> str:

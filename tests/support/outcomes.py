@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fusilli_plugin.checks.support_matrix import TARGETS, Entry, dumps, loads, page, with_table
 from graph_api import Graph
 from graph_api.layout import packed_strides, stride_order
 from iree_bridge import Target, support
 from iree_bridge.compile.versions import iree_version
 from tests.cases import OpCase, all_cases
+from tests.support.support_matrix import TARGETS, Entry, dumps, loads, page, with_table
 
 __all__ = ["GFX_TARGETS", "OutcomeRecorder", "case_id", "entry_of", "expected_outcome"]
 

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from fusilli_plugin.checks.bench.session import GOALS, Sessions
+from tests.support.bench.session import GOALS, Sessions
 
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu]
 

@@ -126,11 +126,15 @@ class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[str] = []
-        self.addresses: list[str] = []
+        self.attributes: set[str] = set()
+        self.said = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.said += data
 
 
 def test_the_page_has_everything_and_needs_nothing() -> None:
@@ -140,7 +144,7 @@ def test_the_page_has_everything_and_needs_nothing() -> None:
     parsed.feed(text)
     assert parsed.tags.count("svg") == 2
     assert "script" not in parsed.tags
-    assert parsed.addresses == []
+    assert not parsed.attributes & {"src", "href"}
     for words in (
         "model.onnx on cpu",
         "add + relu",
@@ -153,25 +157,42 @@ def test_the_page_has_everything_and_needs_nothing() -> None:
         assert words in text
 
 
-def test_names_cannot_put_anything_into_the_page() -> None:
+def _everywhere(words: str) -> tuple[p.Program, dict[str, Any]]:
+    """A program and what is said about it, with the same words in each place that is not ours."""
     made = program()
-    graphs = tuple(replace(graph, name=EVIL + graph.name, nodes=(EVIL,)) for graph in made.graphs)
-    buffers = tuple(replace(buffer, name=EVIL) for buffer in made.buffers)
-    evil = replace(made, name=EVIL, graphs=graphs, buffers=buffers, inputs=(p.Named(EVIL, 0),))
+    graphs = tuple(replace(graph, name=f"{words}{n}", nodes=(words,)) for n, graph in enumerate(made.graphs))
+    buffers = tuple(replace(buffer, name=words) for buffer in made.buffers)
+    evil = replace(made, name=words, graphs=graphs, buffers=buffers, inputs=(p.Named(words, 0),))
     about = {
-        "graphs": {graphs[0].name: {"operations": [EVIL], "declined": {EVIL: {"reason": EVIL}}, "equal_to": EVIL}},
-        "refused": {EVIL: {EVIL: {"reason": EVIL}}},
-        "splits": [{"nodes": [EVIL], "engine": EVIL, "reason": EVIL, "action": EVIL}],
-        "passes": [[EVIL, 1.0]],
-        "seconds": {EVIL: 1.0},
+        "graphs": {graphs[0].name: {"operations": [words], "declined": {words: {"reason": words}}, "equal_to": words}},
+        "refused": {words: {words: {"reason": words}}},
+        "splits": [{"nodes": [words], "engine": words, "reason": words, "action": words}],
+        "nodes": [{"node": words, "operator": words, "became": words, "words": words}],
+        "passes": [[words, 1.0]],
+        "seconds": {words: 1.0},
+        "layout": words,
     }
-    text = page(EVIL, EVIL, evil, step_rows(evil, about), about)
-    parsed = _Page()
+    return evil, about
+
+
+def _page_of(words: str) -> str:
+    made, about = _everywhere(words)
+    return page(words, words, made, step_rows(made, about), about)
+
+
+@pytest.mark.parametrize("words", [EVIL, "{{ 7 * 7 }}{% raw %}", "</title></style></svg>", "' onclick='x'", "\ud800"])
+def test_names_cannot_put_anything_into_the_page(words: str) -> None:
+    text = _page_of(words)
+    parsed, harmless = _Page(), _Page()
     parsed.feed(text)
-    assert "script" not in parsed.tags
-    assert not re.search(r"<script|\x1b", text)
-    svg(memory_svg(evil))
-    svg(flow_svg(evil, step_rows(evil, about)))
+    harmless.feed(_page_of("harmless"))
+    assert (parsed.tags, parsed.attributes) == (harmless.tags, harmless.attributes)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\ud800]", text)
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in words)
+    assert parsed.said.count(shown) == harmless.said.count("harmless") >= 20
+    made, about = _everywhere(words)
+    svg(memory_svg(made))
+    svg(flow_svg(made, step_rows(made, about)))
 
 
 def test_the_trace_has_passes_and_runs_one_after_the_other() -> None:

@@ -1,6 +1,6 @@
 """What is served, as tests saw it: ``docs/support.json``, the README's table, and the long ones of ``docs/support.md``.
 
-``make test-full`` writes the file. ``python -m fusilli_plugin.checks.support_matrix`` writes the tables anew.
+``make test-full`` writes the file. ``python -m tests.support.support_matrix`` writes the tables anew.
 """
 
 from __future__ import annotations

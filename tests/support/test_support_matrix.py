@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fusilli_plugin.checks.support_matrix import BEGIN, END, Entry, dumps, loads, main, page, render, with_table
 from graph_api import FusilliError
+from tests.support.support_matrix import BEGIN, END, Entry, dumps, loads, main, page, render, with_table
 
 ENTRIES = [
     Entry("conv-a", "conv_fprop", "HALF", "channels-last", {"cpu": "right", "gfx942": "compiled"}),

@@ -1,7 +1,7 @@
 """The plugin's C functions, timed by a C program: what a host of hipDNN sees.
 
-On HIP the program runs on a stand-in for the HIP runtime that the tests of a source tree have. It executes nothing:
-what is measured there is the time until a launch is enqueued, and what is pinned for that.
+On HIP the program runs on the tests' stand-in for the HIP runtime. It executes nothing: what is measured there is the
+time until a launch is enqueued, and what is pinned for that.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fusilli_plugin.checks.bench.graphs import add_graph, small_graph
 from fusilli_plugin.edge.build import BuildError, c_compiler, compile_shim
 from fusilli_plugin.edge.install import Place, write_sidecar
 from fusilli_plugin.engine.importers import export_graph
 from graph_api import FusilliError
 from hipdnn_backend.wire import encode_graph
+from tests.support.bench.graphs import add_graph, small_graph
 
 __all__ = ["GOALS", "HIP_GOALS", "Edge"]
 
@@ -40,7 +40,7 @@ HIP_GOALS: Final[Mapping[str, float]] = {
 """Seconds, and bytes."""
 
 _HERE: Final = Path(__file__).resolve().parent
-_STANDIN: Final = _HERE.parents[2] / "tests" / "support" / "standin_hip" / "standin_hip.c"
+_STANDIN: Final = _HERE.parent / "standin_hip" / "standin_hip.c"
 _BATCHES: Final = 200
 _NEW_GRAPHS: Final = 50
 _FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
@@ -53,13 +53,11 @@ class Edge:
 
     Attributes:
         skipped: why nothing can be measured; empty if it can.
-        hip_skipped: the same for HIP.
     """
 
     folder: Path
     calls: int
     skipped: str = ""
-    hip_skipped: str = ""
 
     @classmethod
     def prepare(cls, folder: Path, calls: int) -> Edge:
@@ -77,11 +75,11 @@ class Edge:
         try:
             compiler = c_compiler()
         except BuildError as error:
-            made.skipped = made.hip_skipped = str(error)
+            made.skipped = str(error)
             return made
         place = Place.of_this_interpreter()
         if not Path(place.libpython).is_file():
-            made.skipped = made.hip_skipped = f"a C program cannot start Python: {place.python} has no shared library"
+            made.skipped = f"a C program cannot start Python: {place.python} has no shared library"
             return made
         try:
             write_sidecar(compile_shim(made._plugin), place)
@@ -89,11 +87,8 @@ class Edge:
             raise FusilliError(str(error)) from error
         made._compile(compiler, [_HERE / "host.c"], made._host, "-ldl")
         made._compile(compiler, [_HERE / "empty_plugin.c"], made._empty, "-shared", "-fPIC")
-        if _STANDIN.is_file():
-            made._standin.parent.mkdir(exist_ok=True)
-            made._compile(compiler, [_STANDIN], made._standin, "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
-        else:
-            made.hip_skipped = "the stand-in for HIP is part of a source tree's tests, and this is none"
+        made._standin.parent.mkdir(exist_ok=True)
+        made._compile(compiler, [_STANDIN], made._standin, "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
         made._write_graphs()
         return made
 
@@ -147,7 +142,6 @@ class Edge:
         """
         if not self.skipped:
             self._run(self.folder / "cache", batches=1, FUSILLI_DEVICE="cpu")
-        if not self.hip_skipped:
             self._run(self.folder / "cache", self._standin, batches=1, FUSILLI_DEVICE="hip", FUSILLI_CLAIM="all")
 
     def _run(self, cache: Path, *more: Path, batches: int, **environment: str) -> dict[str, float]:

@@ -15,20 +15,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from fusilli_plugin.checks.bench.graphs import add_graph, conv_graph
 from graph_api import FusilliError
 from iree_bridge import Options, Target, build
 from iree_bridge.compile.compiler import compile_code, emit, recipe_for
+from tests.support.bench.graphs import add_graph, conv_graph
 
 __all__ = ["build_sampler", "compile_samplers", "launch_samplers", "native_compiler"]
 
 # A launch takes microseconds; short batches fit between two interruptions by the scheduler, and their median is robust.
 _BATCHES: Final = 500
+_ROOT: Final = Path(__file__).resolve().parents[3]
 _BUILD: Final = """
 import sys, time
 from pathlib import Path
 import numpy
-from fusilli_plugin.checks.bench.graphs import add_graph
+from tests.support.bench.graphs import add_graph
 from iree_bridge import Device, Executable, Options, build
 options = Options(cache_dir=Path(sys.argv[1]))
 graph = add_graph()
@@ -78,7 +79,7 @@ def build_sampler(options: Options) -> Callable[[], float]:
     command = [sys.executable, "-c", _BUILD, str(options.cache_dir)]
 
     def sample() -> float:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.timeout)
+        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False, timeout=options.timeout)
         if done.returncode:
             raise FusilliError(f"building in a new process failed: {done.stderr.strip()[-500:]}")
         return float(done.stdout)

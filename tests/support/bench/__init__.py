@@ -1,4 +1,4 @@
-"""Latencies, next to the native compiler of the same wheel on the same IR: ``python -m fusilli_plugin.checks.bench``.
+"""Latencies, next to the native compiler of the same wheel on the same IR: ``python -m tests.support.bench``.
 
 Every round measures everything once, so that a change of the machine's load meets all of it.
 """
@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fusilli_plugin.checks.bench import edge, session
-from fusilli_plugin.checks.bench.edge import Edge
-from fusilli_plugin.checks.bench.measurement import Measurement, Unit, report
-from fusilli_plugin.checks.bench.samplers import build_sampler, compile_samplers, launch_samplers, native_compiler
-from fusilli_plugin.checks.bench.session import Sessions
 from iree_bridge import Options, Target
+from tests.support.bench import edge, session
+from tests.support.bench.edge import Edge
+from tests.support.bench.measurement import Measurement, Unit, report
+from tests.support.bench.samplers import build_sampler, compile_samplers, launch_samplers, native_compiler
+from tests.support.bench.session import Sessions
 
 __all__ = ["GOALS", "TARGETS", "Measurement", "measure", "native_compiler", "report"]
 
@@ -83,7 +83,7 @@ def _probes(folder: Path, calls: int, targets: Sequence[str]) -> list[_Probe]:
     host = Edge.prepare(folder / "edge", calls)
     host.warm()
     probes.append(_Probe(edge.GOALS, host.sample, skipped=host.skipped))
-    probes.append(_Probe(edge.HIP_GOALS, host.sample_hip, skipped=host.hip_skipped))
+    probes.append(_Probe(edge.HIP_GOALS, host.sample_hip, skipped=host.skipped))
     sessions = Sessions(calls)
     probes.append(_Probe(session.GOALS, sessions.sample, skipped=sessions.skipped))
     return probes

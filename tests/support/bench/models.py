@@ -1,7 +1,7 @@
 """Whole models: their memory, and how long they take to be ready, with a cold and with a warm cache.
 
-Each is loaded in processes of their own, ``python -m fusilli_plugin.checks.bench.models FILE``, which print what they
-saw as JSON: caches inside a process would hide what a user waits for.
+Each is loaded in processes of their own, ``python -m tests.support.bench.models FILE``, which print what they saw as
+JSON: caches inside a process would hide what a user waits for.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from graph_api import FusilliError
 __all__ = ["GOALS", "MODELS", "Loaded", "ModelRow", "load_once", "measure", "report"]
 
 MODELS: Final = ("resnet50", "mobilenet_v2", "unet", "bert_layer", "llama_block")
-"""Functions of ``generated_models``."""
+"""Functions of ``onnx_models``."""
 
 GOALS: Final[Mapping[str, float]] = {"resnet50 ready": 3.0, "resnet50 passes": 1.0, "arena": 1.05}
 """Seconds with a warm cache; arena: times the lower bound, for each model."""
 
+_ROOT: Final = Path(__file__).resolve().parents[3]
 _TIMEOUT: Final = 1200  # seconds of one cold load
 _COMPILING: Final = "hipdnn-graph-to-executable"
 
@@ -87,11 +88,11 @@ def measure(names: Sequence[str] = MODELS) -> list[ModelRow]:
     """
     import onnx
 
-    from fusilli_plugin.checks import generated_models
+    from tests.support import onnx_models
 
     rows: list[ModelRow] = []
     for name in names:
-        build: Callable[[], onnx.ModelProto] = getattr(generated_models, name)
+        build: Callable[[], onnx.ModelProto] = getattr(onnx_models, name)
         with tempfile.TemporaryDirectory(prefix="fusilli-bench-") as folder:
             path = Path(folder, f"{name}.onnx")
             onnx.save(build(), str(path))
@@ -131,7 +132,9 @@ def _in_new_process(path: Path, cache: Path) -> Loaded:
     command = [sys.executable, "-m", __name__, str(path)]
     variables = {**os.environ, "FUSILLI_CACHE_DIR": str(cache), "FUSILLI_CACHE_READONLY": ""}
     try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(
+            command, cwd=_ROOT, env=variables, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise FusilliError(f"{path.name} is not ready after {_TIMEOUT} s") from error
     if done.returncode:

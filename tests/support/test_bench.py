@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fusilli_plugin.checks import bench
-from fusilli_plugin.checks.bench import Measurement, edge, models, native_compiler, report
-from fusilli_plugin.checks.bench.__main__ import main
-from fusilli_plugin.checks.bench.edge import Edge
 from fusilli_plugin.edge.build import BuildError
 from graph_api import FusilliError
 from tests.fusilli_plugin.plugin.hosting import python_library
+from tests.support import bench
+from tests.support.bench import Measurement, edge, models, native_compiler, report
+from tests.support.bench.__main__ import main
+from tests.support.bench.edge import Edge
 
 FOUND = [
     Measurement("compile", (1.2, 1.0, 1.1), 1.15, native=(1.0, 1.1, 1.05)),
@@ -115,16 +115,8 @@ def test_without_a_c_compiler_the_edge_is_skipped(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(edge, "c_compiler", none)
     made = Edge.prepare(tmp_path, 10)
-    assert made.skipped == made.hip_skipped == "the shim needs a C compiler"
+    assert made.skipped == "the shim needs a C compiler"
     made.warm()  # nothing to do
-
-
-def test_without_the_stand_in_only_hip_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python_library()
-    monkeypatch.setattr(edge, "_STANDIN", tmp_path / "nowhere.c")
-    made = Edge.prepare(tmp_path / "edge", 10)
-    assert not made.skipped
-    assert "stand-in for HIP is part of a source tree's tests" in made.hip_skipped
 
 
 @pytest.mark.mlir

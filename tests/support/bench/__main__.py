@@ -1,4 +1,4 @@
-"""``python -m fusilli_plugin.checks.bench``."""
+"""``python -m tests.support.bench``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fusilli_ground.texts import say
-from fusilli_plugin.checks import bench
-from fusilli_plugin.checks.bench import models
 from graph_api import FusilliError
 from iree_bridge.compile.versions import iree_version
+from tests.support import bench
+from tests.support.bench import models
 
 __all__ = ["main"]
 
