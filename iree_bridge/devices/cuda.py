@@ -32,12 +32,9 @@ def device_count() -> int:
         ExecutionError: there is no CUDA driver, or it fails.
     """
     count = ctypes.c_int()
-    try:
-        _call("cuDeviceGetCount", ctypes.byref(count))
-    except _CudaError as error:
-        if error.code == _NO_DEVICE:
-            return 0
-        raise
+    error = _load().cuDeviceGetCount(ctypes.byref(count))
+    if error != _NO_DEVICE:
+        _check("cuDeviceGetCount", error)
     return count.value
 
 
@@ -67,12 +64,6 @@ def synchronize(index: int, stream: int | None = None) -> None:
             _call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
 
-class _CudaError(ExecutionError):
-    def __init__(self, function: str, code: int) -> None:
-        self.code = code
-        super().__init__(f"{function} failed with CUDA error {code}; `nvidia-smi` shows what the driver sees")
-
-
 def _attribute(index: int, attribute: int) -> int:
     device, value = ctypes.c_int(), ctypes.c_int()
     _call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(index))
@@ -97,9 +88,12 @@ def _current(index: int) -> Iterator[None]:
 
 
 def _call(function: str, *arguments: Any) -> None:
-    code = getattr(_load(), function)(*arguments)
-    if code != 0:
-        raise _CudaError(function, code)
+    _check(function, getattr(_load(), function)(*arguments))
+
+
+def _check(function: str, error: int) -> None:
+    if error:
+        raise ExecutionError(f"{function} failed with CUDA error {error}; `nvidia-smi` shows what the driver sees")
 
 
 def _load() -> ctypes.CDLL:

@@ -13,7 +13,7 @@ from graph_api import CompileError, Graph
 from iree_bridge.emit.emitter import Emitter
 from iree_bridge.emit.mlir import PassManager, ir
 from iree_bridge.targets.target import Target
-from iree_bridge.targets.variants import Variant, variants
+from iree_bridge.targets.variants import choose
 
 __all__ = ["EMITTER_VERSION", "EmittedModule", "emit_module", "load_rules"]
 
@@ -48,22 +48,21 @@ def emit_module(graph: Graph, target: Target, form: str = "") -> EmittedModule:
         CompileError: MLIR refuses what was emitted; a fault of an emission rule, or of a custom operation's text.
     """
     load_rules()
-    known = variants(graph, target)
-    variant = next(it for it in known if it.name == form) if form else known[0]
+    form = form or choose(graph, target).name
     with ir.Context(), ir.Location.name(graph.name or "graph"):
-        module = _verified(graph, target, variant)
+        module = _verified(graph, target, form)
         aliased = _aliased_results(graph, module)
         if aliased:
-            module = _verified(graph, target, variant, aliased)
+            module = _verified(graph, target, form, aliased)
         return EmittedModule(
             module.operation.get_asm(enable_debug_info=False),
             module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False),
         )
 
 
-def _verified(graph: Graph, target: Target, variant: Variant, guarded: frozenset[int] = frozenset()) -> Any:
+def _verified(graph: Graph, target: Target, form: str, guarded: frozenset[int] = frozenset()) -> Any:
     module = ir.Module.create()
-    Emitter(graph, target, variant, module, guarded).emit()
+    Emitter(graph, target, form, module, guarded).emit()
     try:
         module.operation.verify()
     except ir.MLIRError as error:
