@@ -34,7 +34,7 @@ def save(path: Path) -> None:
 def load(path: Path, device: Device) -> Executable:
     """What the machine that runs it does: it needs no compiler. The file is native code, so trust who made it."""
     artifact = Artifact.load(path)  # checks that nothing in it is damaged
-    return Executable(artifact.graph.arguments(), artifact.code_for(device.target).vmfb, device)
+    return artifact.load_on(device)
 
 
 def main() -> int:

@@ -27,6 +27,12 @@ class Support(NamedTuple):
     def __bool__(self) -> bool:
         return self.ok
 
+    def __str__(self) -> str:
+        """``served``, or ``declined: node 'y': reason [rule]``."""
+        if self.ok:
+            return "served"
+        return f"declined: {NotSupportedError(self.node, self.rule, self.reason)}"
+
     @classmethod
     def yes(cls) -> Support:
         """The graph is served."""

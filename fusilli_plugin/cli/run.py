@@ -29,7 +29,7 @@ from fusilli_plugin.cli.models import model_options
 from fusilli_plugin.cli.run_model import ModelRun, run_model
 from graph_api import TensorAttr, numerics
 from graph_api.numerics import Comparison
-from iree_bridge import Artifact, Device, Executable, Options, build
+from iree_bridge import Artifact, Options, build
 
 __all__ = ["run"]
 
@@ -127,7 +127,7 @@ def run(
     results = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
     with progress() as step:
         step.say(f"building '{graph.name}' for {device}")
-        executable = build(graph, device=device) if artifact is None else _loaded(artifact, device)
+        executable = build(graph, device=device) if artifact is None else artifact.load_on(device)
         step.say(f"running on {device}")
         start = time.perf_counter()
         executable.run({**arrays, **results})
@@ -145,13 +145,6 @@ def run(
     for comparison in wrong:
         echo(f"wrong result: {comparison}", err=True)
     ctx.exit(1 if wrong else 0)
-
-
-def _loaded(artifact: Artifact, device: str) -> Executable:
-    """The code that a saved graph holds for a device."""
-    graph, place = artifact.graph, Device.parse(device)
-    code = artifact.code_for(place.target)
-    return Executable(graph.arguments(), code.vmfb, place, flops=graph.flops())
 
 
 def _summary(array: np.ndarray[Any, Any]) -> dict[str, float]:

@@ -24,7 +24,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,10 @@ from iree_bridge.compile.compiler import CompiledCode
 from iree_bridge.compile.options import Options
 from iree_bridge.targets.cpu import host_arch, missing_features
 from iree_bridge.targets.target import Target
+
+if TYPE_CHECKING:
+    from iree_bridge.devices.device import Device
+    from iree_bridge.runtime import Executable
 
 __all__ = ["Artifact", "ArtifactError", "TargetCode", "compile_artifact"]
 
@@ -131,6 +135,24 @@ class Artifact:
             FusilliError: a result is missing or misshapen.
         """
         return self._vector().check(self.graph, results)
+
+    def load_on(self, device: str | Device, options: Options | None = None) -> Executable:
+        """The graph on a device, ready to run.
+
+        Args:
+            device: e.g. ``cpu``, ``hip:1``.
+            options: for code that has to be compiled again, see `code_for`.
+
+        Raises:
+            ExecutionError: the device is not there, or does not load the code.
+            NotSupportedError, ArtifactError, CompileError: as `code_for`.
+        """
+        from iree_bridge.devices.device import Device
+        from iree_bridge.runtime import Executable  # looking into a file needs no runtime
+
+        place = Device.parse(device) if isinstance(device, str) else device
+        code = self.code_for(place.target, options)
+        return Executable(self.graph.arguments(), code.vmfb, place, flops=self.graph.flops())
 
     def code_for(self, target: Target, options: Options | None = None) -> CompiledCode:
         """Code that runs on ``target`` with the installed runtime.

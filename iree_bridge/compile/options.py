@@ -127,13 +127,18 @@ class Options:
                 raise OptionError(f"option extra_flags: {flag!r} is no UTF-8 text") from None
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Options:
+    def from_env(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Options:
         """The options that the environment asks for; defaults where it says nothing.
 
         Variables are ignored in a process that runs with more rights than whoever started it, see `environment`.
 
+        Args:
+            environ: default: the process's.
+            given: options by name that the environment does not decide.
+
         Raises:
-            OptionError: a variable has a value that means nothing.
+            OptionError: a variable, or an option, has a value that means nothing.
+            TypeError: there is no such option.
         """
         if environ is None:
             environ = environment()
@@ -146,7 +151,7 @@ class Options:
                 values[name] = parse(text)
             except ValueError as error:
                 raise OptionError(f"{variable}={text!r}: {error}") from None
-        return cls(**values)
+        return cls(**values | given)
 
 
 def _path(given: str | os.PathLike[str]) -> Path:

@@ -146,3 +146,10 @@ def test_the_environment_is_ignored_in_a_setuid_process(tmp_path: Path) -> None:
     )
     assert str(tmp_path) not in out.stdout
     assert "fusilli-plugin" in out.stdout
+
+
+def test_what_is_given_comes_before_the_environment() -> None:
+    found = Options.from_env({"FUSILLI_EXTRA_COMPILER_FLAGS": "--a", "FUSILLI_DEVICE": "cpu"}, extra_flags=("--b",))
+    assert (found.extra_flags, found.device) == (("--b",), "cpu")
+    with pytest.raises(TypeError, match="no_such"):
+        Options.from_env({}, no_such=1)
