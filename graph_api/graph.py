@@ -184,11 +184,12 @@ class Graph(AllBuilders):
         """The graph without names and uids: equal for graphs that compile to the same code."""
         return serialization.canonical_json(self.validate())
 
-    def with_dims(self, dims: Mapping[Any, Sequence[int]]) -> Graph:
+    def with_dims(self, dims: Mapping[Any, Sequence[int]], strides: Mapping[Any, Sequence[int]] | None = None) -> Graph:
         """The same graph for other input dims; dims of results follow, strides keep their order and become packed.
 
         Args:
             dims: new logical dims by tensor, name or uid. Naming a result sets its dims too (a dgrad's dx, say).
+            strides: new strides in elements by tensor, name or uid, in place of those that keep the order.
 
         Raises:
             GraphError: the new dims do not fit the graph.
@@ -196,6 +197,10 @@ class Graph(AllBuilders):
         self.validate()
         wanted = {
             tensor: int_tuple(new, f"dims of tensor '{tensor.name}'") for tensor, new in self.by_tensor(dims).items()
+        }
+        laid = {
+            tensor: int_tuple(new, f"strides of tensor '{tensor.name}'")
+            for tensor, new in self.by_tensor(strides or {}).items()
         }
         producers = self._producers()
         new = Graph(self.name, io_data_type=self.io_data_type, intermediate_data_type=self.intermediate_data_type,
@@ -209,16 +214,20 @@ class Graph(AllBuilders):
             elif tensor not in producers:
                 copy.set_dim(tensor.dims)
             if copy.has_dims:
-                copy.set_stride(_restride(tensor, copy.dims))
+                copy.set_stride(_restride(tensor, copy.dims, laid.get(tensor)))
             copies[tensor] = new.own(copy)
         for node in self._nodes:
-            new._readd(node, copies, wanted)
+            new._readd(node, copies, wanted, laid)
         return new.validate()
 
     def _readd(
-        self, node: Node, copies: Mapping[TensorAttr, TensorAttr], wanted: Mapping[TensorAttr, tuple[int, ...]]
+        self,
+        node: Node,
+        copies: Mapping[TensorAttr, TensorAttr],
+        wanted: Mapping[TensorAttr, tuple[int, ...]],
+        laid: Mapping[TensorAttr, tuple[int, ...]],
     ) -> None:
-        """Adds a copy of ``node`` whose output strides keep the order that they had."""
+        """Adds a copy of ``node`` whose output strides are those of ``laid``, or keep the order that they had."""
         inputs = {port: copies[tensor] for port, tensor in node.inputs.items()}
         outputs = {port: copies[tensor] for port, tensor in node.outputs.items()}
         new = type(node)(node.name, node.attributes, inputs, outputs, node.compute)
@@ -230,7 +239,7 @@ class Graph(AllBuilders):
         for port, tensor in node.outputs.items():
             inferred = outputs[port].dims
             outputs[port].forget()
-            outputs[port].set_dim(inferred).set_stride(_restride(tensor, inferred))
+            outputs[port].set_dim(inferred).set_stride(_restride(tensor, inferred, laid.get(tensor)))
         self._nodes.append(new)
 
     def _producers(self) -> dict[TensorAttr, Node]:
@@ -356,8 +365,14 @@ def _scalar_type(value: object) -> DataType:
     return DataType.INT64 if isinstance(value, int) else DataType.FLOAT
 
 
-def _restride(old: TensorAttr, dims: Sequence[int]) -> tuple[int, ...]:
-    """Strides for new ``dims`` in the stride order of ``old``; unchanged where the dims are."""
+def _restride(old: TensorAttr, dims: Sequence[int], given: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Strides for new ``dims``: those given, else in the stride order of ``old``; unchanged where the dims are."""
+    if given is not None:
+        if len(given) != len(dims):
+            raise GraphError(
+                f"tensor '{old.name}' has {len(dims)} dims, {tuple(dims)}, and {len(given)} strides, {given}"
+            )
+        return given
     if tuple(dims) == old.dims:
         return old.strides
     if len(dims) != old.rank:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 from typing import Any
@@ -44,7 +43,7 @@ def _missing(kind: Kind, library: str | None) -> list[str]:
         return []
     from iree_bridge.runtime.recorded.driver import missing_functions  # HIP only
 
-    return list(missing_functions(ctypes.CDLL(library)))
+    return list(missing_functions(library))
 
 
 if __name__ == "__main__":

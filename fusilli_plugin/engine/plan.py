@@ -342,12 +342,11 @@ def specialise(graph: Graph, overrides: Mapping[int, Override]) -> Graph:
         rank = len(_tensor(graph, uid).dims)
         if len(override.dims) != rank:
             raise BadParamError(f"override of tensor {uid}: {len(override.dims)} dims, the tensor has {rank}")
-    other = graph.with_dims({_tensor(graph, uid): override.dims for uid, override in overrides.items()})
-    document = json.loads(other.to_json())
-    for tensor in document["tensors"]:
-        if tensor["uid"] in overrides:
-            tensor["strides"] = list(overrides[tensor["uid"]].strides)
-    return Graph.from_json(json.dumps(document))
+    tensors = {_tensor(graph, uid): override for uid, override in overrides.items()}
+    return graph.with_dims(
+        {tensor: override.dims for tensor, override in tensors.items()},
+        {tensor: override.strides for tensor, override in tensors.items()},
+    )
 
 
 def _with_results(graph: Graph, optional: frozenset[int], wanted: frozenset[int]) -> Graph:

@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p, create_string_buffer
+from ctypes import byref, c_void_p, create_string_buffer
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -30,26 +30,14 @@ _FINE: Final = 64 << 10
 
 T = TypeVar("T")
 
-_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
-    "hipMemcpy": (c_void_p, c_void_p, c_size_t, c_int),
-    "hipMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
-    "hipEventCreateWithFlags": (POINTER(c_void_p), c_uint),
-    "hipEventRecord": (c_void_p, c_void_p),
-    "hipEventSynchronize": (c_void_p,),
-    "hipEventDestroy": (c_void_p,),
-    "hipStreamWaitEvent": (c_void_p, c_void_p, c_uint),
-    "hipDeviceGetPCIBusId": (c_char_p, c_int, c_int),
-}
-
 
 class Gpu(HipMemory):
     """What `HipMemory` lacks for ONNX Runtime: copies on a stream, and events."""
 
-    def __init__(self, device: int) -> None:
-        super().__init__(device)
-        for name, arguments in _FUNCTIONS.items():
-            function = getattr(self._hip, name)
-            function.argtypes, function.restype = arguments, c_int
+    _USES = (
+        *HipMemory._USES, "hipDeviceGetPCIBusId", "hipEventCreateWithFlags", "hipEventDestroy", "hipEventRecord",
+        "hipEventSynchronize", "hipStreamWaitEvent",
+    )  # fmt: skip
 
     def pci_place(self) -> str:
         """Where it is on the PCI bus, e.g. ``0000:c1:00.0``.

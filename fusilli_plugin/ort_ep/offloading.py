@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnx
 
+from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin.ort_ep.groups import Role
 from graph_api import FusilliError
 from hipdnn_backend.engine import Engine, Plan
@@ -117,16 +116,7 @@ class Compiled:
 
 # MLIR contexts are made and used by one thread at a time here: sessions that are made concurrently take turns, and
 # what takes long, the engines' compilers, runs in processes of its own anyway.
-_pipeline_lock = threading.Lock()
-
-
-def _renew_lock() -> None:
-    """Another thread may have held it when the process was forked."""
-    global _pipeline_lock
-    _pipeline_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+_pipeline_lock: Final = fork_safe_lock()
 # Shared as long as somebody has it: it holds the weights.
 _kept: weakref.WeakValueDictionary[tuple[str, ...], Compiled] = weakref.WeakValueDictionary()
 

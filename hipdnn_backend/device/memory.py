@@ -6,9 +6,6 @@ Example:
         buffer.write(x)
         plan.execute({1: buffer, 3: y})
         memory.synchronize()
-
-The runtime's library is called through ctypes, and it is the one that is mapped into the process if there is one: a
-second HIP runtime would see no devices.
 """
 
 from __future__ import annotations
@@ -17,13 +14,13 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_int, c_void_p
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from fusilli_ground.mapped import mapped_files
+from fusilli_ground.gpu_runtime import CUDA, HIP, Family, GpuRuntime
 from hipdnn_backend.errors import DeviceError
 
 __all__ = ["ALIGNMENT", "Buffer", "CudaMemory", "Data", "HipMemory", "HostMemory", "Memory"]
@@ -240,11 +237,15 @@ class HipMemory:
 
     Attributes:
         device: its number.
+        runtime: the library that it is asked through.
     """
 
-    _KIND = "HIP"
-    _PREFIX = "hip"  # of the functions' names
-    _LIBRARIES: tuple[str, ...] = ("libamdhip64.so",)
+    _FAMILY: Family = HIP
+    _USES: tuple[str, ...] = (
+        "hipDeviceSynchronize", "hipFree", "hipGetDevice", "hipGetDeviceCount", "hipGetLastError", "hipMalloc",
+        "hipMemcpy", "hipMemcpy2DAsync", "hipMemcpyAsync", "hipSetDevice", "hipStreamCreateWithFlags",
+        "hipStreamDestroy", "hipStreamSynchronize",
+    )  # fmt: skip
 
     def __init__(self, device: int | None = None, *, library: str | None = None) -> None:
         """Find the HIP runtime.
@@ -256,20 +257,26 @@ class HipMemory:
         Raises:
             DeviceError: there is no runtime, or no such device.
         """
-        mapped = (str(path) for path in mapped_files(self._LIBRARIES[0]))
-        self._hip = self._load((library,) if library else (*mapped, *self._LIBRARIES))
+        try:
+            self.runtime = GpuRuntime(self._FAMILY, library)
+            self._functions = {name: self.runtime.typed(name) for name in self._USES}
+        except (OSError, AttributeError) as error:
+            raise DeviceError(
+                f"the {self._FAMILY.kind} runtime cannot be used: {error}; put the folder of "
+                f"{self._FAMILY.libraries[0]} on LD_LIBRARY_PATH, or use host memory: --device cpu on the command line"
+            ) from None
         count, current = c_int(0), c_int(0)
         self._call("hipGetDeviceCount", byref(count))
         if device is None and count.value:
             self._call("hipGetDevice", byref(current))
         self.device = current.value if device is None else device
         if not 0 <= self.device < count.value:
-            raise DeviceError(f"there is no {self._KIND} device {self.device}; there are {count.value}")
+            raise DeviceError(f"there is no {self._FAMILY.kind} device {self.device}; there are {count.value}")
 
     @property
     def name(self) -> str:
         """With the number of the device."""
-        return f"{self._KIND} device {self.device}"
+        return f"{self._FAMILY.kind} device {self.device}"
 
     @property
     def is_host(self) -> bool:
@@ -282,7 +289,7 @@ class HipMemory:
         with self._current():
             self._call("hipMalloc", byref(address), max(size, 1))  # 0 bytes have no address in HIP
         if not address.value:
-            raise DeviceError(f"{self._PREFIX}Malloc: success without memory")
+            raise DeviceError(f"{self._FAMILY.prefix}Malloc: success without memory")
         return Buffer(self, address.value, size)
 
     def free(self, address: int) -> None:
@@ -318,7 +325,7 @@ class HipMemory:
         with self._current():
             self._call("hipStreamCreateWithFlags", byref(stream), _NON_BLOCKING)
         if not stream.value:
-            raise DeviceError(f"{self._PREFIX}StreamCreateWithFlags: success without a stream")
+            raise DeviceError(f"{self._FAMILY.prefix}StreamCreateWithFlags: success without a stream")
         return stream.value
 
     def destroy_stream(self, stream: int) -> None:
@@ -343,72 +350,17 @@ class HipMemory:
             self._call("hipSetDevice", before.value)
 
     def _call(self, name: str, *arguments: Any) -> None:
-        name = self._name_of(name)
-        error = getattr(self._hip, name)(*arguments)
+        error = self._functions[name](*arguments)
         if error:
-            text = getattr(self._hip, self._name_of("hipGetErrorString"))(error)
             # errors stick otherwise, and the next caller would see this one
-            getattr(self._hip, self._name_of("hipGetLastError"))()
-            said = text.decode(errors="replace") if text else "no text"
-            raise DeviceError(f"{name}: error {error} ({said})")
-
-    @classmethod
-    def _name_of(cls, name: str) -> str:
-        return cls._PREFIX + name.removeprefix("hip")
-
-    @classmethod
-    def _load(cls, paths: tuple[str, ...]) -> ctypes.CDLL:
-        """The first library that can be loaded, with the types of its functions set."""
-        try:
-            library = _first(paths)
-            for name, arguments in _FUNCTIONS.items():
-                function = getattr(library, cls._name_of(name))
-                function.argtypes, function.restype = arguments, c_int
-            text = getattr(library, cls._name_of("hipGetErrorString"))
-            text.argtypes, text.restype = (c_int,), c_char_p
-        except (OSError, AttributeError) as error:
-            raise DeviceError(
-                f"the {cls._KIND} runtime cannot be used: {error}; put the folder of {cls._LIBRARIES[0]} on "
-                "LD_LIBRARY_PATH, or use host memory: --device cpu on the command line"
-            ) from None
-        return library
+            self._functions["hipGetLastError"]()
+            raise DeviceError(f"{self.runtime.name_of(name)}: error {error} ({self.runtime.error_text(error)})")
 
 
 class CudaMemory(HipMemory):
-    """Memory of a CUDA device, for development on NVIDIA machines.
+    """Memory of a CUDA device, for development on NVIDIA machines."""
 
-    CUDA's runtime has HIP's functions and constants under names of its own. Importing torch maps it.
-    """
-
-    _KIND = "CUDA"
-    _PREFIX = "cuda"
-    _LIBRARIES = ("libcudart.so", "libcudart.so.13", "libcudart.so.12")
-
-
-_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
-    "hipGetDeviceCount": (POINTER(c_int),),
-    "hipGetDevice": (POINTER(c_int),),
-    "hipSetDevice": (c_int,),
-    "hipDeviceSynchronize": (),
-    "hipMalloc": (POINTER(c_void_p), c_size_t),
-    "hipFree": (c_void_p,),
-    "hipMemcpy": (c_void_p, c_void_p, c_size_t, c_int),
-    "hipMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
-    "hipMemcpy2DAsync": (c_void_p, c_size_t, c_void_p, c_size_t, c_size_t, c_size_t, c_int, c_void_p),
-    "hipStreamCreateWithFlags": (POINTER(c_void_p), c_uint),
-    "hipStreamDestroy": (c_void_p,),
-    "hipStreamSynchronize": (c_void_p,),
-    "hipGetLastError": (),
-}
-
-
-def _first(paths: tuple[str, ...]) -> ctypes.CDLL:
-    for path in paths[:-1]:
-        try:
-            return ctypes.CDLL(path)
-        except OSError:
-            continue
-    return ctypes.CDLL(paths[-1])
+    _FAMILY = CUDA
 
 
 def _raw(data: Data) -> memoryview:

@@ -7,7 +7,7 @@ dimension. Source: section 5 of the wire schema; `hipdnn_backend/wire/schema` st
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from hipdnn_backend.wire.enums import (
     AttentionImplementation,
@@ -120,9 +120,9 @@ class Attributes(Record):
     def _uids(self, fields: tuple[str, ...]) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
         for name in fields:
-            value = self.__dict__[name]
+            value: Any = self.__dict__[name]
             if isinstance(value, tuple):
-                found += [(f"{name}[{position}]", uid) for position, uid in enumerate(value)]
+                found += [(f"{name}[{position}]", uid) for position, uid in enumerate(cast("tuple[int, ...]", value))]
             elif value is not None:
                 found.append((name, value))
         return found

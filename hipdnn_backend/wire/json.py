@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, cast
 
 from fusilli_ground.spelling import did_you_mean
 from hipdnn_backend.errors import WireError
@@ -155,7 +156,7 @@ def _value_to_json(kind: Kind, value: Any) -> Any:
         return _enum_to_json(value)
     if isinstance(kind, Structure):
         return {name: value.__dict__[name] for name in value.FIELDS}
-    return list(value) if isinstance(value, tuple | bytes) else value
+    return list(cast("Sequence[Any]", value)) if isinstance(value, tuple | bytes) else value
 
 
 def _enum_to_json(member: WireEnum) -> str | int:
@@ -197,7 +198,7 @@ def _tensor_from_dict(value: object) -> WireTensor:
     return WireTensor.from_dict(values)
 
 
-def _tensor_value(type_: object, value: object) -> TensorValue | None:
+def _tensor_value(type_: object, value: Any) -> TensorValue | None:
     """The scalar of a tensor; ``flatc`` prints a struct where hipDNN writes the number."""
     kind = _at("value_type", lambda: _enum_from_json(TensorValueType, 0 if type_ is None else type_))
     assert isinstance(kind, TensorValueType)
@@ -206,7 +207,7 @@ def _tensor_value(type_: object, value: object) -> TensorValue | None:
             raise WireError("value", "a value without a value_type")
         return None
     payload = TENSOR_VALUES.get(kind)
-    number = value.get("value", 0) if isinstance(value, dict) else value
+    number = cast("_Json", value).get("value", 0) if isinstance(value, dict) else value
     parsed = None if payload is None else _at("value", lambda: _scalar_from_json(payload, number))
     return TensorValue(type=kind, value=parsed)
 
@@ -309,12 +310,12 @@ def _enum_from_json(cls: type[WireEnum], value: object) -> WireEnum:
     raise WireError("", f"{value!r:.60} is no {cls.__name__}{near}; known are {', '.join(names)}")
 
 
-def _uuid_from_json(value: object) -> bytes | None:
+def _uuid_from_json(value: Any) -> bytes | None:
     """A UUID in its usual spelling or as ``flatc`` prints the struct."""
     if value is None:
         return None
     if isinstance(value, dict):
-        digits = bytes(_each(value.get("bytes"), lambda number: _scalar_from_json(_BYTE, number)))
+        digits = bytes(_each(cast("_Json", value).get("bytes"), lambda number: _scalar_from_json(_BYTE, number)))
     else:
         try:
             digits = bytes.fromhex(_text(value).replace("-", ""))
@@ -331,19 +332,20 @@ def _text(value: object) -> str:
     return value
 
 
-def _object(value: object) -> _Json:
+def _object(value: Any) -> _Json:
     if not isinstance(value, dict):
         raise WireError("", f"{value!r:.60} is no object")
-    return value
+    return cast("_Json", value)
 
 
-def _each(value: object, parse: Callable[[Any], Any]) -> tuple[Any, ...]:
+def _each(value: Any, parse: Callable[[Any], Any]) -> tuple[Any, ...]:
     """The elements of an array; null is an empty one."""
     if value is None:
         return ()
     if not isinstance(value, list):
         raise WireError("", f"{value!r:.60} is no array")
-    return tuple(_at(f"[{position}]", lambda item=item: parse(item)) for position, item in enumerate(value))
+    items = cast("list[Any]", value)
+    return tuple(_at(f"[{position}]", partial(parse, item)) for position, item in enumerate(items))
 
 
 def _at(path: str, parse: Callable[[], Any]) -> Any:

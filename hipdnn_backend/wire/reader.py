@@ -180,7 +180,7 @@ def _readers(table: Table) -> list[_Reader]:
     """Per slot: field name, inline size, alignment mask, function, slot of the tag for the two slots of a union."""
     found = _compiled.get(table)
     if found is None:
-        found = []
+        found: list[Any] | None = []
         for field in table.fields:
             if field.is_union:
                 found.append((field.name, 1, 0, _nothing, field.slot - 1))

@@ -31,9 +31,9 @@ class Record:
     FIELDS: ClassVar[tuple[str, ...]] = ()
     _defaults: ClassVar[dict[str, Any]] = {}
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls) -> None:  # each class has FIELDS of its own
         own = [name for name, text in cls.__annotations__.items() if not text.startswith("ClassVar")]
-        cls.FIELDS = (*cls.FIELDS, *own)
+        cls.FIELDS = (*cls.FIELDS, *own)  # pyright: ignore[reportConstantRedefinition]
         cls._defaults = cls._defaults | {name: cls.__dict__[name] for name in own if name in cls.__dict__}
 
     def __init__(self, **values: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 from hipdnn_backend.errors import WireError
 from hipdnn_backend.wire.attributes import UnknownAttributes
@@ -59,9 +61,9 @@ class _Writer:
     """One buffer being built, from the leaves to the root."""
 
     def __init__(self, *, older: bool) -> None:
-        from flatbuffers.builder import Builder  # here, because it imports numpy and reading needs neither
+        from flatbuffers.builder import Builder  # pyright: ignore[reportMissingTypeStubs] - here, because it imports numpy and reading needs neither
 
-        self.builder = Builder(1024)
+        self.builder: Any = Builder(1024)
         self.older = older
 
     def finish(self, root: int, identifier: bytes | None) -> bytes:
@@ -106,7 +108,7 @@ class _Writer:
             return self._vector(kind, value), 0
         elif isinstance(kind, TableVector):
             table = kind.older if self.older and kind.older else kind.table
-            return self._offsets(_each(value, lambda item: self.table(item, table))), 0
+            return self._offsets(_each(value, partial(self.table, table=table))), 0
         elif isinstance(kind, StructUnion):
             return self._tensor_value(value)
         else:
@@ -131,7 +133,7 @@ class _Writer:
         item = kind.item
         if isinstance(item, Text):
             return self._offsets(_each(values, self._text))
-        _each(values, lambda value: check_scalar(item, value))
+        _each(values, partial(check_scalar, item))
         self.builder.StartVector(item.size, len(values), item.size)
         self._place(struct.pack(f"<{len(values)}{item.code}", *values))
         return self.builder.EndVector()
@@ -222,13 +224,13 @@ def _unwrapped_type(table: Table) -> type:
     return {"I64": int, "F64": float, "str": str}[table.cls.__annotations__["value"]]
 
 
-def _each(values: Any, write: Any) -> list[Any]:
+def _each(values: Any, write: Callable[[Any], Any]) -> list[Any]:
     """``write`` for each element; errors get its position."""
     if not isinstance(values, tuple):
         raise WireError("", f"{values!r:.60} is no tuple")
     results: list[Any] = []  # its length is the position of what fails
     try:
-        for value in values:
+        for value in cast("tuple[Any, ...]", values):
             results.append(write(value))
     except WireError as error:
         raise error.under(f"[{len(results)}]") from None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from fusilli_ground import dlpack
+from fusilli_ground.locks import fork_safe_lock
 from graph_api.dtypes import DataType
 from graph_api.errors import ExecutionError
 from iree_bridge.devices.iree_runtime import BufferUsage, HalBuffer, HalDevice, HalElementType, MemoryType, reason
@@ -105,7 +104,7 @@ class _Importer:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._shape = (ctypes.c_int64 * 1)()
         self._managed = dlpack.ManagedTensor()
         tensor = self._managed.tensor
@@ -121,13 +120,8 @@ class _Importer:
             self._shape[0] = nbytes
             return device.from_dlpack_capsule(dlpack.new_capsule(self._address)).get_buffer()
 
-    def renew_lock(self) -> None:
-        """Another thread may have held the lock when the process was forked."""
-        self._lock = threading.Lock()
-
 
 _importer: Final = _Importer()
-os.register_at_fork(after_in_child=_importer.renew_lock)
 
 
 def import_pointer(device: HalDevice, pointer: int, nbytes: int, *, on_gpu: bool) -> HalBuffer:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from fusilli_ground.late_numpy import np
 from graph_api import DataType
@@ -44,7 +44,7 @@ class Builder:
         self._entry: Any = None
 
     @contextlib.contextmanager
-    def location(self, name: str) -> Iterator[None]:
+    def location(self, name: str) -> Generator[None]:
         """Operations made inside carry ``name`` in their location."""
         with ir.Location.name(name):
             yield
@@ -68,7 +68,8 @@ class Builder:
         if isinstance(value, bool | int | float | type(None)):
             return self.constant(value)
         if isinstance(value, list | tuple):
-            return self.list([self.operand(item) for item in value], value)
+            items = cast("Sequence[Any]", value)
+            return self.list([self.operand(item) for item in items], items)
         return value
 
     def constant(self, value: bool | float | None) -> Any:

@@ -7,15 +7,13 @@ hyperbolic functions that cancel or overflow, ``softshrink`` below 0; sines of l
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Final
 
+from fusilli_ground.torch_types import value_tensor_type
 from iree_bridge.emit.index_bounds import aten, integer, operations
 from iree_bridge.emit.mlir import ir
 
 __all__ = ["correct", "reduce_angles"]
-
-_FLOATS: Final = re.compile(r"!torch\.vtensor<\[[\d,]*\],(?:b?f\d+|f8E\w+)>", re.ASCII)
 
 _PASS_NAN: Final = {
     **dict.fromkeys(("maximum", "minimum", "max.other", "min.other"), 1),  # the second operand's stays as it is
@@ -26,8 +24,6 @@ _PASS_NAN: Final = {
 """Operation → how many of its first operands, where one is NaN, make NaN of the result; the lowering forgets it."""
 
 
-_UNSIGNED: Final = re.compile(r",ui(\d+)>", re.ASCII)
-_PLAIN_FLOAT: Final = re.compile(r",b?f(\d+)>", re.ASCII)
 _FLOAT_CODES: Final = {"f16": 5, "f32": 6, "f64": 7, "bf16": 15}  # torch.dtype numbers
 _POWERS: Final = ("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
 _SORTS: Final = {"topk": 2, "sort": 1, "sort.stable": 2, "argsort": 1}
@@ -39,7 +35,7 @@ def correct(function: Any) -> None:
     """Make the operations of a function what PyTorch's documentation says of them."""
     for op in list(operations(function)):
         name = op.name.removeprefix("torch.aten.")
-        if name in _PASS_NAN and _FLOATS.fullmatch(str(op.results[0].type)):
+        if name in _PASS_NAN and _is_float(op.results[0].type):
             _pass_nan(op, list(op.operands)[: _PASS_NAN[name]])
         elif name == "softshrink":
             _soft_shrink(op)
@@ -49,7 +45,7 @@ def correct(function: Any) -> None:
             _sort_by_keys(op, _SORTS[name])
         elif name in _POWERS and _element(op.results[0].type) in _FLOAT_CODES:
             _power(op)
-        elif name == "fmod.Tensor" and _FLOATS.fullmatch(str(op.results[0].type)):
+        elif name == "fmod.Tensor" and _is_float(op.results[0].type):
             _remainder(op)
         elif (name in _ODD or name in _FORMULAS) and _element(op.results[0].type) in _FLOAT_CODES:
             _by_formula(op, name)
@@ -61,9 +57,9 @@ def _pass_nan(op: Any, operands: list[Any]) -> None:
     type_ = op.results[0].type
     made = op.clone(ip=ir.InsertionPoint(op)).operation.results[0]
     for operand in operands:
-        if _FLOATS.fullmatch(str(operand.type)):
-            truth = ir.Type.parse(str(operand.type).rpartition(",")[0] + ",i1>")
-            made = aten(op, "where.self", type_, aten(op, "ne.Tensor", truth, operand, operand), operand, made)
+        if _is_float(operand.type):
+            is_nan = aten(op, "ne.Tensor", _truth(operand), operand, operand)
+            made = aten(op, "where.self", type_, is_nan, operand, made)
     _replace(op, made)
 
 
@@ -78,14 +74,14 @@ def _soft_shrink(op: Any) -> None:
 def _scatter_unsigned(op: Any) -> None:
     """The greatest and least of unsigned integers, which the compiler compares as signed: moved by half their range."""
     type_ = op.results[0].type
-    element = _UNSIGNED.search(str(type_))
+    kind = value_tensor_type(str(type_))
     how = getattr(op.operands[4].owner, "operation", op.operands[4].owner)
-    if element is None or ir.StringAttr(how.attributes["value"]).value not in ("amax", "amin"):
+    if kind is None or not kind.is_unsigned or ir.StringAttr(how.attributes["value"]).value not in ("amax", "amin"):
         return
-    bits = int(element[1])
+    bits = kind.bits
     for index in (0, 3):
-        signed = _UNSIGNED.sub(r",si\1>", str(op.operands[index].type))
-        op.operands[index] = _moved(op, _reinterpreted(op, op.operands[index], ir.Type.parse(signed)), bits)
+        signed = _with_element(op.operands[index].type, f"si{bits}")
+        op.operands[index] = _moved(op, _reinterpreted(op, op.operands[index], signed), bits)
     made = aten(op, "scatter_reduce.two", op.operands[0].type, *op.operands)
     _replace(op, _reinterpreted(op, _moved(op, made, bits), type_))
 
@@ -110,13 +106,12 @@ def _sort_by_keys(op: Any, dim: int) -> None:
 
 
 def _keys(op: Any, x: Any) -> Any:
-    unsigned, floating = _UNSIGNED.search(str(x.type)), _PLAIN_FLOAT.search(str(x.type))
-    if unsigned:
-        signed = _with_element(x.type, f"si{unsigned[1]}")
-        return _moved(op, _reinterpreted(op, x, signed), int(unsigned[1]))
-    if not floating:
+    kind = value_tensor_type(str(x.type))
+    if kind is None or not (kind.is_unsigned or kind.element in _FLOAT_CODES):
         return None
-    size = int(floating[1])
+    size = kind.bits
+    if kind.is_unsigned:
+        return _moved(op, _reinterpreted(op, x, _with_element(x.type, f"si{size}")), size)
     signed = _with_element(x.type, f"si{size}")
     bits = _reinterpreted(op, x, signed)
     truth, one, least = _truth(x), integer(op, 1), integer(op, -(2 ** (size - 1)))
@@ -380,11 +375,19 @@ def _turned(op: Any, turns: Any, value: Any) -> Any:
 
 
 def _element(type_: Any) -> str:
-    return str(type_).rpartition(",")[2].rstrip(">")
+    kind = value_tensor_type(str(type_))
+    return "" if kind is None else kind.element
+
+
+def _is_float(type_: Any) -> bool:
+    kind = value_tensor_type(str(type_))
+    return kind is not None and kind.is_static and kind.is_float
 
 
 def _with_element(type_: Any, element: str) -> Any:
-    return ir.Type.parse(f"{str(type_).rpartition(',')[0]},{element}>")
+    kind = value_tensor_type(str(type_))
+    assert kind is not None, f"{type_} is no tensor"
+    return ir.Type.parse(kind.of(element))
 
 
 def _truth(value: Any) -> Any:

@@ -12,8 +12,8 @@ __all__ = ["PassManager", "ir"]
 _numpy = sys.modules.get("numpy")
 sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
 try:
-    from iree.compiler import ir as _ir
-    from iree.compiler import passmanager as _passmanager
+    from iree.compiler import ir as _ir  # pyright: ignore[reportMissingTypeStubs]
+    from iree.compiler import passmanager as _passmanager  # pyright: ignore[reportMissingTypeStubs]
 finally:
     if _numpy is None:
         del sys.modules["numpy"]

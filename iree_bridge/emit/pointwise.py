@@ -136,15 +136,60 @@ Rule = Callable[..., Value]
 
 
 def _unary(name: str) -> Rule:
-    return lambda t, a, x: t.unary(name, x)
+    def apply(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
+        return t.unary(name, x)
+
+    return apply
 
 
 def _rounding(name: str) -> Rule:
-    return lambda t, a, x: t.unary(name, x) if t.dtype.is_float else x
+    def apply(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
+        return t.unary(name, x) if t.dtype.is_float else x
+
+    return apply
+
+
+def _of_one(function: Callable[[Elementwise, Value], Value]) -> Rule:
+    def apply(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
+        return function(t, x)
+
+    return apply
+
+
+def _of_two(function: Callable[[Elementwise, Value, Value], Value]) -> Rule:
+    def apply(t: Elementwise, a: PointwiseAttributes, x: Value, y: Value) -> Value:
+        return function(t, x, y)
+
+    return apply
+
+
+def _extreme(name: str) -> Rule:
+    def apply(t: Elementwise, a: PointwiseAttributes, x: Value, y: Value) -> Value:
+        return t.extreme(name, x, y)
+
+    return apply
 
 
 def _compare(name: str) -> Rule:
-    return lambda t, a, x, y: t.truth(t.compare(name, x, y))
+    def apply(t: Elementwise, a: PointwiseAttributes, x: Value, y: Value) -> Value:
+        return t.truth(t.compare(name, x, y))
+
+    return apply
+
+
+def _logic(name: str) -> Rule:
+    def apply(t: Elementwise, a: PointwiseAttributes, *operands: Value) -> Value:
+        return _logical(t, name, operands)
+
+    return apply
+
+
+def _add_square(t: Elementwise, a: PointwiseAttributes, x: Value, y: Value) -> Value:
+    return t.add(x, t.mul(y, y))
+
+
+def _binary_select(t: Elementwise, a: PointwiseAttributes, x: Value, y: Value, predicate: Value) -> Value:
+    return t.select(t.e.cast(predicate, DataType.BOOLEAN), x, y)
 
 
 def _logical(t: Elementwise, name: str, operands: Sequence[Value]) -> Value:
@@ -189,6 +234,10 @@ def _tanh_bwd(t: Elementwise, a: PointwiseAttributes, dy: Value, x: Value) -> Va
 
 def _cdf(t: Elementwise, x: Value) -> Value:
     return t.scale(t.shift(t.unary("erf", t.scale(x, 1 / math.sqrt(2))), 1.0), 0.5)
+
+
+def _gelu_fwd(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
+    return t.mul(x, _cdf(t, x))
 
 
 def _gelu_bwd(t: Elementwise, a: PointwiseAttributes, dy: Value, x: Value) -> Value:
@@ -280,31 +329,31 @@ MODE_RULES: dict[PointwiseMode, Rule] = {
     M.SIN: _unary("sin"),
     M.TAN: _unary("tan"),
     M.ERF: _unary("erf"),
-    M.ADD: lambda t, a, x, y: t.add(x, y),
-    M.SUB: lambda t, a, x, y: t.sub(x, y),
-    M.MUL: lambda t, a, x, y: t.mul(x, y),
-    M.DIV: lambda t, a, x, y: t.div(x, y),
-    M.ADD_SQUARE: lambda t, a, x, y: t.add(x, t.mul(y, y)),
-    M.MAX: lambda t, a, x, y: t.extreme("maximum", x, y),
-    M.MIN: lambda t, a, x, y: t.extreme("minimum", x, y),
+    M.ADD: _of_two(Elementwise.add),
+    M.SUB: _of_two(Elementwise.sub),
+    M.MUL: _of_two(Elementwise.mul),
+    M.DIV: _of_two(Elementwise.div),
+    M.ADD_SQUARE: _add_square,
+    M.MAX: _extreme("maximum"),
+    M.MIN: _extreme("minimum"),
     M.CMP_EQ: _compare("eq"),
     M.CMP_NEQ: _compare("ne"),
     M.CMP_GT: _compare("gt"),
     M.CMP_GE: _compare("ge"),
     M.CMP_LT: _compare("lt"),
     M.CMP_LE: _compare("le"),
-    M.LOGICAL_AND: lambda t, a, *xs: _logical(t, "logical_and", xs),
-    M.LOGICAL_OR: lambda t, a, *xs: _logical(t, "logical_or", xs),
-    M.LOGICAL_NOT: lambda t, a, *xs: _logical(t, "logical_not", xs),
-    M.BINARY_SELECT: lambda t, a, x, y, p: t.select(t.e.cast(p, DataType.BOOLEAN), x, y),
+    M.LOGICAL_AND: _logic("logical_and"),
+    M.LOGICAL_OR: _logic("logical_or"),
+    M.LOGICAL_NOT: _logic("logical_not"),
+    M.BINARY_SELECT: _binary_select,
     M.GEN_INDEX: _gen_index,
     M.RELU_FWD: _relu_fwd,
     M.RELU_BWD: _relu_bwd,
-    M.SIGMOID_FWD: lambda t, a, x: t.sigmoid(x),
+    M.SIGMOID_FWD: _of_one(Elementwise.sigmoid),
     M.SIGMOID_BWD: _sigmoid_bwd,
-    M.TANH_FWD: lambda t, a, x: t.tanh(x),
+    M.TANH_FWD: _of_one(Elementwise.tanh),
     M.TANH_BWD: _tanh_bwd,
-    M.GELU_FWD: lambda t, a, x: t.mul(x, _cdf(t, x)),
+    M.GELU_FWD: _gelu_fwd,
     M.GELU_BWD: _gelu_bwd,
     M.GELU_APPROX_TANH_FWD: _gelu_tanh_fwd,
     M.GELU_APPROX_TANH_BWD: _gelu_tanh_bwd,

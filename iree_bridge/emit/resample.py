@@ -193,7 +193,9 @@ def _division(pool: _Pool) -> list[str]:
     """%average: %total by the number of elements that count."""
     out, kind = builtin_tensor(pool.out, pool.compute), element_type(pool.compute)
     ins = [Operand("%total", out, pool.parallel)]
-    code, lines, volume, factors = Code(), [], 1, []
+    code, volume = Code(), 1
+    lines: list[str] = []
+    factors: list[str] = []
     for spatial, size in enumerate(pool.size[2:]):
         counts = pool.attributes.counts(spatial, size)
         if len(set(counts)) == 1:

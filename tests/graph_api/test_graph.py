@@ -483,6 +483,23 @@ def test_with_dims_packs_padded_strides_and_keeps_repeated_dims() -> None:
     assert [same.find(name).strides for name in "aby"] == [(10, 2), (0, 1), (1, 4)]
 
 
+def test_with_dims_and_strides() -> None:
+    g = conv_bias_relu().validate()
+    x, y = g.find("x"), g.arguments().outputs[0]
+    c, h, w = x.dims[1:]
+    last = (c * h * w, 1, c * w, c)
+    new = g.with_dims({"x": x.dims}, {"x": last, y: tuple(2 * stride for stride in y.strides)})
+    assert new.find("x").strides == last
+    assert new.find(y.name).strides == tuple(2 * stride for stride in y.strides)
+    assert [t.strides for t in new.tensors if t.name not in ("x", y.name)] == [
+        t.strides for t in g.tensors if t.name not in ("x", y.name)
+    ]
+    with pytest.raises(GraphError, match="strides"):
+        g.with_dims({"x": x.dims}, {"x": (1, 2)})
+    with pytest.raises(GraphError, match="no tensor"):
+        g.with_dims({}, {"nothing": (1,)})
+
+
 def test_with_dims_keeps_an_output_that_is_larger_than_its_inputs() -> None:
     g = graph()
     g.pointwise(M.NEG, g.tensor("a", dim=(1, 4))).set_output().set_name("y").set_dim((2, 3, 4))

@@ -144,7 +144,7 @@ SCENARIOS = {
         buffer.write(b"x")
     """,
     "the_mapped_runtime": """
-        assert HipMemory()._hip._name == sys.argv[1]
+        assert HipMemory().runtime.path == sys.argv[1]
     """,
     "no_device": """
         with pytest.raises(DeviceError, match="hipGetDeviceCount: error 100"):
@@ -204,7 +204,7 @@ def test_no_runtime(tmp_path: Path) -> None:
         from hipdnn_backend.errors import DeviceError
         with pytest.raises(DeviceError, match="the HIP runtime cannot be used: .*or use host memory"):
             HipMemory(library=sys.argv[1])
-        with pytest.raises(DeviceError, match="hipGetDeviceCount"):
+        with pytest.raises(DeviceError, match="undefined symbol: hip"):
             HipMemory(library=sys.argv[2])  # a library without the functions
     """
     import ctypes.util

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from fusilli_ground.torch_types import value_tensor_type
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.imported import Constant, TensorInfo
 from hipdnn_backend.offload.mlir import ir
@@ -26,7 +27,6 @@ __all__ = [
 
 ENTRY = "main"
 
-_TENSOR = re.compile(r"!torch\.vtensor<\[(?P<dims>[-\d?, ]*)\],(?P<element>[a-zA-Z0-9]+)>")
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"(?:\(#?[^)]*\))?\)$')
 _DTYPES: dict[str, Any] = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "bf16": ml_dtypes.bfloat16, "i1": np.bool_,
@@ -47,15 +47,15 @@ def info_of(type_: Any, name: str) -> TensorInfo:
     Raises:
         ModelError: it is another type, has unknown dims, or an element type that no buffer can have.
     """
-    found = _TENSOR.fullmatch(str(type_))
-    if not found:
+    kind = value_tensor_type(str(type_))
+    if kind is None:
         raise ModelError(name, "tensor-type", f"{type_} is no tensor with value semantics and a rank")
-    dims = [dim.strip() for dim in found["dims"].split(",") if dim.strip()]
-    if "?" in dims:
+    dims = tuple(dim for dim in kind.dims if dim is not None)
+    if len(dims) < len(kind.dims):
         raise ModelError(name, "static-dims", f"{type_} has dims that only a run knows; export with static shapes")
-    if found["element"] not in _DTYPES:
+    if kind.element not in _DTYPES:
         raise ModelError(name, "tensor-type", f"{type_} has an element type that no buffer can have")
-    return TensorInfo(name, tuple(int(dim) for dim in dims), np.dtype(_DTYPES[found["element"]]))
+    return TensorInfo(name, dims, np.dtype(_DTYPES[kind.element]))
 
 
 def location_name(location: Any) -> str:
@@ -87,10 +87,10 @@ def settle_empty(function: Any) -> None:
     made = [(value, op) for op in block.operations if op.operation.name != _LITERAL for value in op.operation.results]
     first = block.operations[0]
     for value, op in [*((argument, first) for argument in block.arguments), *made]:
-        found = _TENSOR.fullmatch(str(value.type))
-        if not found or "0" not in [dim.strip() for dim in found["dims"].split(",")] or "?" in found["dims"]:
+        kind = value_tensor_type(str(value.type))
+        if kind is None or 0 not in kind.dims or not kind.is_static:
             continue
-        shape = "x".join([*(dim.strip() for dim in found["dims"].split(",")), found["element"]])
+        shape = "x".join([*map(str, kind.dims), kind.element])
         with function.context, ir.InsertionPoint(op), op.location:
             empty = ir.Attribute.parse(f"dense<> : tensor<{shape}>")
             literal = ir.Operation.create(_LITERAL, results=[value.type], attributes={"value": empty})

@@ -103,7 +103,8 @@ def live_bytes(lives: Sequence[Lifetime], steps: int | None = None) -> list[int]
         if life.is_live:
             change[life.first] += life.size
             change[life.last + 1] -= life.size
-    total, result = 0, []
+    total = 0
+    result: list[int] = []
     for delta in change[:-1]:
         total += delta
         result.append(total)

@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
 from fusilli_ground.environment import environment
+from fusilli_ground.locks import fork_safe_lock
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.onnx_process import worker
 
@@ -99,13 +99,12 @@ class _Process:
         self._process.returncode = 0
 
 
-_lock: Final = threading.Lock()
+_lock: Final = fork_safe_lock()
 _process: _Process | None = None
 
 
 def _after_fork() -> None:
     global _process
-    _lock._at_fork_reinit()  # type: ignore[attr-defined]  # another thread may have held it, which is not here
     if _process is not None:
         _process.forget()
         _process = None

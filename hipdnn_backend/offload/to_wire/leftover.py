@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fusilli_ground.torch_types import value_tensor_type
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire.errors import NotTranslated
 from hipdnn_backend.offload.to_wire.onnx_model import translate_onnx
@@ -37,9 +38,6 @@ _UNSIGNED: Final = {
     **dict.fromkeys(("torch.aten.bitwise_right_shift.Tensor", "torch.aten.__rshift__.Tensor"), "arith.shrui"),
 }
 """Operations that Torch-MLIR lowers as signed whatever the type says → what they are on unsigned integers."""
-_UNSIGNED_TYPE: Final = re.compile(r"!torch\.vtensor<\[[\d,]*\],ui\d+>", re.ASCII)
-_ELEMENT: Final = re.compile(r",\w+>$", re.ASCII)
-_FLOAT_ELEMENT: Final = re.compile(r",b?f\d+>$", re.ASCII)
 
 
 def translate_leftover(ops: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], name: str) -> Translation:
@@ -102,8 +100,8 @@ def _is_used(value: Any, ops: Sequence[Any], outputs: Sequence[Any]) -> bool:
 
 
 def _is_float_to_byte(operation: Any) -> bool:
-    source, result = str(operation.operands[0].type), str(operation.results[0].type)
-    return _FLOAT_ELEMENT.search(source) is not None and result.endswith(",ui8>")
+    source, result = (value_tensor_type(str(value.type)) for value in (operation.operands[0], operation.results[0]))
+    return source is not None and source.is_float and result is not None and result.element == "ui8"
 
 
 def _nested(operation: Any) -> list[Any]:
@@ -146,9 +144,9 @@ class _Cloner:
         if operation.name in _CASTS and _is_float_to_byte(operation):
             # IREE converts floats to signed bytes, whatever the type says: 128 to 254 would become 127.
             source = operation.operands[0]
-            wide = ir.Type.parse(_ELEMENT.sub(",si32>", str(source.type)))
+            wide = _with_element(source.type, "si32")
             needed[source] = _converted(self._block, needed[source], _INT32_CODE, wide)
-        if operation.name in _UNSIGNED and _UNSIGNED_TYPE.fullmatch(str(operation.results[0].type)):
+        if operation.name in _UNSIGNED and _is_unsigned(operation.results[0].type):
             self.define(operation.results[0], self._unsigned(operation, needed))
             return
         copy = operation.clone(ip=ir.InsertionPoint(self._block)).operation
@@ -226,9 +224,20 @@ def _function(
 
 def _border_type(kind: Any, known: TensorType) -> Any:
     if known.dtype is DataType.BOOLEAN:
-        return ir.Type.parse(str(kind).replace(",i1>", ",ui8>"))
+        return _with_element(kind, "ui8")
     carrier = CARRIERS.get(_element(kind))
-    return kind if carrier is None else ir.Type.parse(_ELEMENT.sub(f",{carrier}>", str(kind)))
+    return kind if carrier is None else _with_element(kind, carrier)
+
+
+def _is_unsigned(type_: Any) -> bool:
+    kind = value_tensor_type(str(type_))
+    return kind is not None and kind.is_static and kind.is_unsigned
+
+
+def _with_element(type_: Any, element: str) -> Any:
+    kind = value_tensor_type(str(type_))
+    assert kind is not None, f"{type_} is no tensor"
+    return ir.Type.parse(kind.of(element))
 
 
 def _element(kind: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire.errors import NotTranslated
@@ -159,7 +159,7 @@ class Op:
     def ints(self, index: int) -> tuple[int, ...]:
         """A list of integers; an integer alone is a list of one, None an empty one."""
         value = self.constant(index)
-        items = value if isinstance(value, list) else [] if value is None else [value]
+        items = cast("list[Any]", value) if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(item, bool) or not isinstance(item, int) for item in items):
             raise self.refuse(f"operand {index} must be a list of integers, got {value!r}")
         return tuple(items)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from fusilli_ground.torch_types import value_tensor_type
 from hipdnn_backend.offload.to_wire.views import Dims
 from hipdnn_backend.wire import DataType
 
@@ -57,7 +57,6 @@ TORCH_DTYPES: dict[int, DataType] = {
 FLOATS = frozenset(
     {DataType.FLOAT, DataType.HALF, DataType.BFLOAT16, DataType.DOUBLE, DataType.FP8_E4M3, DataType.FP8_E5M2}
 )
-_TENSOR = re.compile(r"!torch\.vtensor<\[([\d,?]*)\],(\w+)>", re.ASCII)
 
 
 class TensorType(NamedTuple):
@@ -70,25 +69,25 @@ class TensorType(NamedTuple):
 @lru_cache(maxsize=4096)
 def tensor_type(text: str) -> TensorType | str:
     """The type that ``!torch.vtensor<[2,3],f32>`` is; else one sentence that says why it has no wire form."""
-    match = _TENSOR.fullmatch(text)
-    if match is None:
+    kind = value_tensor_type(text)
+    if kind is None:
         return f"{text} is no tensor of known shape and plain element type"
-    sizes = match[1].split(",") if match[1] else []
-    if "?" in sizes:
+    dims = tuple(dim for dim in kind.dims if dim is not None)
+    if len(dims) < len(kind.dims):
         return f"{text} has a dynamic dim; give it a size with dims"
-    if "0" in sizes:
+    if 0 in dims:
         return f"{text} holds no element"
-    dtype = ELEMENTS.get(match[2])
+    dtype = ELEMENTS.get(kind.element)
     if dtype is None:
-        return f"{text}: the wire has no element type {match[2]}; it has {', '.join(ELEMENTS)}"
-    return TensorType(tuple(map(int, sizes)), dtype)
+        return f"{text}: the wire has no element type {kind.element}; it has {', '.join(ELEMENTS)}"
+    return TensorType(dims, dtype)
 
 
 def carried(text: str) -> TensorType | str:
     """As `tensor_type`, with the carrier of an integer that the wire lacks."""
-    head, comma, element = text.rpartition(",")
-    carrier = CARRIERS.get(element.rstrip(">"))
-    return tensor_type(text if carrier is None else f"{head}{comma}{carrier}>")
+    kind = value_tensor_type(text)
+    carrier = None if kind is None else CARRIERS.get(kind.element)
+    return tensor_type(text if kind is None or carrier is None else kind.of(carrier))
 
 
 def wire_type(dtype: DataType) -> DataType:

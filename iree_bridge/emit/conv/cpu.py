@@ -116,7 +116,8 @@ class _Conv:
 
 def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
     image, panels = _framed(e, conv, x), _panels(e, w)
-    made, y = [], None
+    made: list[Value] = []
+    y: Value | None = None
     for rows in conv.parts(in_turn=True):
         matrix = _matrix(e, conv, image, rows, last=True, after=y)
         y = by_panels(e, e.reshape(matrix, (math.prod(matrix.dims) // conv.taps, conv.taps)), panels)
@@ -131,7 +132,8 @@ def _channels_first(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
     widths = () if conv.is_point else kernel_of(e.target).widths[:-1]
     width = next((width for width in widths if conv.out[-1] % width == 0), 0)
     in_turn = conv.n == 1  # else the compiler crashes on panels
-    made, y = [], None
+    made: list[Value] = []
+    y: Value | None = None
     for rows in conv.parts(in_turn=in_turn):
         out = (len(rows), *conv.out[1:])
         matrix = _matrix(e, conv, image, rows, last=False, width=width, after=y if in_turn else None)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from fusilli_ground.gpu_runtime import HIP, GpuRuntime
 from graph_api.errors import ExecutionError
 from iree_bridge.devices import hip
 
@@ -22,7 +23,6 @@ _FUNCTIONS: Final = (
     "hipDeviceSynchronize",
     "hipFree",
     "hipGetDevice",
-    "hipGetErrorName",
     "hipMalloc",
     "hipMemcpyAsync",
     "hipMemsetD16Async",
@@ -42,9 +42,9 @@ DEVICE_TO_DEVICE: Final = 3
 _CAPTURE_IMPLICIT: Final = 906  # of the null stream, while another stream of the process is captured
 
 
-def missing_functions(library: ctypes.CDLL) -> tuple[str, ...]:
-    """The functions that launches take and a HIP runtime does not have."""
-    return tuple(name for name in _FUNCTIONS if not hasattr(library, name))
+def missing_functions(path: str) -> tuple[str, ...]:
+    """The functions that launches take and the HIP runtime at ``path`` does not have."""
+    return GpuRuntime(HIP, path).missing((*_FUNCTIONS, "hipGetErrorName"))
 
 
 class Hip:
@@ -54,17 +54,14 @@ class Hip:
     """
 
     def __init__(self, path: str) -> None:
-        library = ctypes.CDLL(path)
-        missing = missing_functions(library)
+        self._runtime = GpuRuntime(HIP, path)
+        missing = self._runtime.missing((*_FUNCTIONS, "hipGetErrorName"))
         if missing:
             raise ExecutionError(f"the HIP runtime {path} lacks {', '.join(missing)}; update ROCm")
         for name in _FUNCTIONS:
-            setattr(self, name, getattr(library, name))
-        self._error_name: Any = library.hipGetErrorName
-        self._error_name.restype = ctypes.c_char_p
-        self._is_capturing: Any = getattr(library, "hipStreamIsCapturing", None)  # old runtimes cannot tell
-        if self._is_capturing is not None:
-            self._is_capturing.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+            setattr(self, name, self._runtime.raw(name))
+        is_old = bool(self._runtime.missing(("hipStreamIsCapturing",)))  # it cannot tell
+        self._is_capturing: Any = None if is_old else self._runtime.typed("hipStreamIsCapturing")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)  # tells type checkers that the functions above are attributes
@@ -98,8 +95,7 @@ class Hip:
 
     def error_name(self, error: int) -> str:
         """HIP's name of an error number."""
-        name = self._error_name(error)
-        return name.decode("ascii", "replace") if name else f"error {error}"
+        return self._runtime.error_name(error)
 
     @contextmanager
     def on_device(self, index: int) -> Iterator[None]:

@@ -235,7 +235,7 @@ def test_a_host_is_told_late_if_that_is_wanted(tmp_path: Path, monkeypatch: pyte
 def test_what_was_compiled_for_a_claim_serves_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = engine(tmp_path / "cache")
     assert made.claims(RELU, HERE)
-    monkeypatch.setattr("fusilli_plugin.engine.engine.load_code", lambda *_: pytest.fail("loaded again"))
+    monkeypatch.setattr("fusilli_plugin.engine.built.load_code", lambda *_: pytest.fail("loaded again"))
     monkeypatch.setattr("fusilli_plugin.engine.engine.compile_code", lambda *_, **__: pytest.fail("compiled again"))
     plan = made.build(RELU, EngineConfig(engine_id=made.id))
     plan.prepare(HERE)
@@ -250,7 +250,7 @@ def test_what_the_device_does_not_load_is_declined(tmp_path: Path, monkeypatch: 
 
     made = engine(tmp_path / "cache")
     with monkeypatch.context() as patch:
-        patch.setattr("fusilli_plugin.engine.engine.load_code", refuse)
+        patch.setattr("fusilli_plugin.engine.built.load_code", refuse)
         answer = made.claims(RELU, HERE)
     assert (answer.ok, answer.rule, answer.reason) == (False, "device", "the device does not load it")
     assert made.claims(RELU, HERE)  # it may have been busy

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from hipdnn_backend.device import memory
+from fusilli_ground.gpu_runtime import PROTOTYPES
 
 __all__ = ["Event", "Standin", "build"]
 
@@ -36,7 +36,7 @@ def build(folder: Path, *, cuda: bool = False, without: Sequence[str] = ()) -> P
     flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
     flags += [f"-D{name}=without_{name}" for name in without]
     if cuda:
-        names = [*memory._FUNCTIONS, "hipGetErrorString"]
+        names = [*PROTOTYPES, "hipGetErrorString"]
         flags += [f"-D{name}=cuda{name.removeprefix('hip')}" for name in names]
     subprocess.run([compiler, *flags, "-o", str(library), str(_SOURCE)], check=True, capture_output=True, timeout=120)
     return library
