@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.onnx_op import OPERATOR
 
-__all__ = ["Emitter", "emits", "insert_torch_ops"]
+__all__ = ["EMITS", "Emitter", "emits", "insert_torch_ops"]
 
 _PREFIX = "torch.onnx."
 
@@ -75,7 +75,8 @@ class Emitter:
 
 Emit = Callable[..., list[Any]]
 """Of an `Emitter` and the operands, the results."""
-_EMITS: dict[str, Emit] = {}
+EMITS: dict[str, Emit] = {}
+"""Operator of `TORCH_DOMAIN` → what emits the torch operation."""
 EmitT = TypeVar("EmitT", bound=Emit)
 
 
@@ -83,9 +84,9 @@ def emits(op_type: str) -> Callable[[EmitT], EmitT]:
     """Decorator: registers what emits the torch operation for an operator of `TORCH_DOMAIN`, see `Builder.torch`."""
 
     def register(function: EmitT) -> EmitT:
-        if op_type in _EMITS:
-            raise ValueError(f"{op_type} is emitted by {_EMITS[op_type].__module__} and {function.__module__}")
-        _EMITS[op_type] = function
+        if op_type in EMITS:
+            raise ValueError(f"{op_type} is emitted by {EMITS[op_type].__module__} and {function.__module__}")
+        EMITS[op_type] = function
         return function
 
     return register
@@ -118,7 +119,7 @@ def insert_torch_ops(module: Any) -> None:
             op = view.operation
             if op.name != "torch.operator":
                 continue
-            emit = _EMITS.get(str(op.attributes["name"].value).removeprefix("onnx."))
+            emit = EMITS.get(str(op.attributes["name"].value).removeprefix("onnx."))
             if emit is not None:
                 for old, new in zip(list(op.results), emit(Emitter(op), *op.operands), strict=True):
                     old.replace_all_uses_with(new)
