@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fusilli_plugin.engine.importers import Elsewhere, elsewhere
 from fusilli_plugin.errors import BadParamError
 from graph_api import DataType, Graph, Node, PointwiseMode, Support
 from graph_api.ops.conv import ConvNode
@@ -160,7 +161,7 @@ def _others_may_accept(graph: Graph) -> bool:
     if not heads:
         return len(tails) == 1 and tails[0].attributes.mode in _STANDALONE
     if len(heads) > 1:
-        return len(heads) == 2 and all(node.op.startswith("batchnorm") for node in heads)
+        return len(heads) == 2 and all(Elsewhere.IN_PAIRS in elsewhere(node) for node in heads)
     head = heads[0]
     if isinstance(head, ConvNode) and head.attributes.is_mirrored:
         return False
@@ -168,8 +169,8 @@ def _others_may_accept(graph: Graph) -> bool:
 
 
 def _takes_tails(head: Node, tails: Sequence[PointwiseNode]) -> bool:
-    if head.op.startswith(("conv_", "matmul", "batchnorm")):
-        return len(tails) <= _MAX_EPILOGUE and all(node.attributes.mode in _EPILOGUES for node in tails)
-    if head.op.startswith(("sdpa", "layernorm", "rmsnorm", "resample")):
-        return not tails
-    return False
+    if not tails:
+        return Elsewhere.ALONE in elsewhere(head)
+    if Elsewhere.WITH_EPILOGUE not in elsewhere(head):
+        return False
+    return len(tails) <= _MAX_EPILOGUE and all(node.attributes.mode in _EPILOGUES for node in tails)

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import facts
+
 __all__ = ["Equality", "Place", "equalities"]
 
 Place = tuple[str, int]
@@ -69,9 +71,11 @@ def equalities(
         shapes: of the tensors whose rank is known; None for an extent that is not.
         values: elements of small constants of whole numbers.
     """
-    rule = _RULES.get(node.op_type)
+    on, known, rule = _Operands(node, shapes, values), facts(node.op_type), _RULES.get(node.op_type)
+    yield from _by_channel(on, known.per_channel)
+    yield from _last_axes(on, known.trailing)
     if rule is not None:
-        yield from rule(_Operands(node, shapes, values))
+        yield from rule(on)
 
 
 def _equal(at: Place | None, other: Place | int | None) -> Iterator[Equality]:
@@ -91,29 +95,21 @@ def _channels_of_filter(data: int, filters: int, axis: int) -> _Rule:
     return rule
 
 
-def _by_channel(*vectors: int, data: int = 0) -> _Rule:
+def _by_channel(on: _Operands, vectors: Sequence[int]) -> Iterator[Equality]:
     """Each vector has one element for each channel."""
-
-    def rule(on: _Operands) -> Iterator[Equality]:
-        for number in vectors:
-            # before opset 21 a GroupNormalization has one for each group
-            if len(on.shape(number) or ()) == 1 and on.shape(number) != (on.attribute("num_groups", None),):
-                yield from _equal(on.place(data, 1), on.place(number, 0))
-
-    return rule
+    for number in vectors:
+        # before opset 21 a GroupNormalization has one for each group
+        if len(on.shape(number) or ()) == 1 and on.shape(number) != (on.attribute("num_groups", None),):
+            yield from _equal(on.place(0, 1), on.place(number, 0))
 
 
-def _last_axes(*others: int) -> _Rule:
+def _last_axes(on: _Operands, others: Sequence[int]) -> Iterator[Equality]:
     """The last extents are those of each other operand, e.g. of a scale."""
-
-    def rule(on: _Operands) -> Iterator[Equality]:
-        for number in others:
-            shape = on.shape(number) or ()
-            for axis in range(-len(shape), 0):
-                if shape[axis] != 1:
-                    yield from _equal(on.place(0, axis), on.place(number, axis))
-
-    return rule
+    for number in others:
+        shape = on.shape(number) or ()
+        for axis in range(-len(shape), 0):
+            if shape[axis] != 1:
+                yield from _equal(on.place(0, axis), on.place(number, axis))
 
 
 def _broadcast(on: _Operands) -> Iterator[Equality]:
@@ -247,12 +243,6 @@ _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("Conv", "FusedConv", "ConvInteger"), _channels_of_filter(0, 1, 1)),
     "QLinearConv": _channels_of_filter(0, 3, 1),
     "ConvTranspose": _channels_of_filter(0, 1, 0),
-    "BatchNormalization": _by_channel(1, 2, 3, 4),
-    "InstanceNormalization": _by_channel(1, 2),
-    "GroupNormalization": _by_channel(1, 2),
-    "PRelu": _last_axes(1),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _last_axes(1, 2)),
-    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _last_axes(1, 2, 3, 4)),
     **dict.fromkeys(_BROADCASTS, _broadcast),
     "Concat": _concat,
     **dict.fromkeys(("MatMul", "FusedMatMul", "MatMulInteger"), _matmul),

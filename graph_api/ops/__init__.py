@@ -1,17 +1,37 @@
-"""The operation families: one file each. A new family is added to ``AllBuilders``."""
+"""The operations: a file per family. `python -m tests.support.family_lists` writes this one: do not edit it."""
 
 from __future__ import annotations
 
-from graph_api.ops.conv import ConvBuilder
-from graph_api.ops.custom_op import CustomOpBuilder
-from graph_api.ops.matmul import MatmulBuilder
-from graph_api.ops.norm import NormBuilder
-from graph_api.ops.pointwise import PointwiseBuilder
-from graph_api.ops.reduction import ReductionBuilder
-from graph_api.ops.resample import ResampleBuilder
-from graph_api.ops.sdpa import SdpaBuilder
+from graph_api.ops.batchnorm import InvVarianceReading
+from graph_api.ops.conv import ConvAttributes, ConvBuilder, ConvolutionMode
+from graph_api.ops.custom_op import CustomOpAttributes, CustomOpBuilder
+from graph_api.ops.matmul import MatmulAttributes, MatmulBuilder
+from graph_api.ops.norm import LayernormAttributes, NormBuilder, NormFwdPhase, RmsnormAttributes
+from graph_api.ops.pointwise import PointwiseAttributes, PointwiseBuilder, PointwiseMode
+from graph_api.ops.reduction import ReductionAttributes, ReductionBuilder, ReductionMode
+from graph_api.ops.resample import PaddingMode, ResampleAttributes, ResampleBuilder, ResampleMode
+from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaAttributes, SdpaBuilder
 
-__all__ = ["AllBuilders"]
+__all__ = [
+    "AttentionImplementation",
+    "ConvAttributes",
+    "ConvolutionMode",
+    "CustomOpAttributes",
+    "DiagonalAlignment",
+    "InvVarianceReading",
+    "LayernormAttributes",
+    "MatmulAttributes",
+    "NormFwdPhase",
+    "PaddingMode",
+    "PointwiseAttributes",
+    "PointwiseMode",
+    "ReductionAttributes",
+    "ReductionMode",
+    "ResampleAttributes",
+    "ResampleMode",
+    "RmsnormAttributes",
+    "SdpaAttributes",
+]
 
 
 class AllBuilders(

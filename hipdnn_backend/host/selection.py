@@ -14,7 +14,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from fusilli_ground.environment import environment
 from hipdnn_backend import wire
@@ -29,59 +29,6 @@ _FIRST: Final = tuple(engine_id(name) for name in ("MIOPEN_ENGINE", "ASM_SDPA_EN
 _LAST: Final = engine_id("MIOPEN_ENGINE_DETERMINISTIC")
 _MAX_RULES: Final = 16 << 20  # bytes
 _ANY: Final = -1
-
-
-class _Key(NamedTuple):
-    """How rules speak of an operation. Of a graph's nodes those of the highest priority are looked up."""
-
-    op: str
-    priority: int
-    tensors: tuple[str, ...]
-    criteria: tuple[tuple[str, str], ...] = ()
-
-
-_MASK: Final = (
-    "scale", "attn_mask", "seq_len_q", "seq_len_kv", "seed", "offset", "dropout_mask", "dropout_scale",
-)  # fmt: skip
-_PAGED: Final = (
-    "page_table_k", "page_table_v", "block_mask", "sink_token", "descale_q", "descale_k", "descale_v", "descale_s",
-    "scale_s", "scale_o",
-)  # fmt: skip
-_KEYS: Final[dict[type, _Key]] = {
-    wire.ConvolutionFwdAttributes: _Key("conv_fprop", 70, ("x", "w")),
-    wire.ConvolutionBwdAttributes: _Key("conv_dgrad", 70, ("dy", "w")),
-    wire.ConvolutionWrwAttributes: _Key("conv_wgrad", 70, ("x", "dy")),
-    wire.SdpaAttributes: _Key("sdpa_fwd", 60, ("q", "k", "v", *_MASK, *_PAGED)),
-    wire.SdpaBackwardAttributes: _Key(
-        "sdpa_bwd", 60, ("q", "k", "v", "o", "do", "stats", *_MASK, "dropout_scale_inv")
-    ),
-    wire.MatmulAttributes: _Key("matmul", 50, ("a", "b")),
-    wire.BatchnormAttributes: _Key(
-        "batchnorm_training", 40,
-        ("x", "scale", "bias", "epsilon", "prev_running_mean", "prev_running_variance", "momentum"),
-    ),
-    wire.BatchnormInferenceAttributes: _Key(
-        "batchnorm_inference", 40, ("x", "mean", "inv_variance", "scale", "bias")
-    ),
-    wire.BatchnormInferenceAttributesVarianceExt: _Key(
-        "batchnorm_inference_variance_ext", 40, ("x", "mean", "variance", "scale", "bias", "epsilon")
-    ),
-    wire.BatchnormBackwardAttributes: _Key(
-        "batchnorm_backward", 40, ("dy", "x", "scale", "mean", "inv_variance")
-    ),
-    wire.LayernormAttributes: _Key(
-        "layernorm", 30, ("x", "scale", "bias", "epsilon"), (("norm_fwd_phase", "forward_phase"),)
-    ),
-    wire.RMSNormAttributes: _Key(
-        "rmsnorm", 30, ("x", "scale", "epsilon", "bias"), (("norm_fwd_phase", "forward_phase"),)
-    ),
-    wire.RMSNormBackwardAttributes: _Key("rmsnorm_backward", 30, ("dy", "x", "scale", "inv_rms")),
-    wire.ReductionAttributes: _Key("reduction", 20, ("in",), (("reduction_mode", "mode"),)),
-    wire.ResampleFwdAttributes: _Key(
-        "resample_fwd", 20, ("x",), (("padding_mode", "padding_mode"), ("resample_mode", "resample_mode"))
-    ),
-    wire.PointwiseAttributes: _Key("pointwise", 10, ("in_0", "in_1", "in_2"), (("pointwise_mode", "operation"),)),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -289,7 +236,8 @@ def _by_rules(
 
 def _first_match(rules: Sequence[Rule], graph: wire.WireGraph) -> Rule | None:
     tensors = {tensor.uid: tensor for tensor in graph.tensors}
-    nodes = [(key, node.attributes) for node in graph.nodes if (key := _KEYS.get(type(node.attributes)))]
+    tables = [node.attributes for node in graph.nodes if isinstance(node.attributes, wire.Attributes)]
+    nodes = [(table.RULE_KEY, table) for table in tables if table.RULE_KEY is not None]
     top = max((key.priority for key, _ in nodes), default=0)
     for key, attributes in nodes:
         if key.priority != top:

@@ -7,7 +7,7 @@ dimension. Source: section 5 of the wire schema; `hipdnn_backend/wire/schema` st
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from hipdnn_backend.wire.enums import (
     AttentionImplementation,
@@ -47,10 +47,36 @@ __all__ = [
     "ReductionAttributes",
     "ResampleBwdAttributes",
     "ResampleFwdAttributes",
+    "RuleKey",
     "SdpaAttributes",
     "SdpaBackwardAttributes",
     "UnknownAttributes",
 ]
+
+
+class RuleKey(NamedTuple):
+    """How the rules of ``HIPDNN_HEUR_CONFIG_PATH`` speak of an operation.
+
+    Attributes:
+        op: its name there.
+        priority: of a graph's nodes those of the highest priority are looked up.
+        tensors: fields with uids, without ``_tensor_uid``, in the order in which rules list them.
+        criteria: what else a rule has to state, and in which field it is.
+    """
+
+    op: str
+    priority: int
+    tensors: tuple[str, ...]
+    criteria: tuple[tuple[str, str], ...] = ()
+
+
+_MASK: Final = (
+    "scale", "attn_mask", "seq_len_q", "seq_len_kv", "seed", "offset", "dropout_mask", "dropout_scale",
+)  # fmt: skip
+_PAGED: Final = (
+    "page_table_k", "page_table_v", "block_mask", "sink_token", "descale_q", "descale_k", "descale_v", "descale_s",
+    "scale_s", "scale_o",
+)  # fmt: skip
 
 
 class Attributes(Record):
@@ -61,12 +87,18 @@ class Attributes(Record):
         OUTPUTS: fields with the uids of the tensors that the node writes; its other uids are those it reads.
         JSON_SECTION: where hipDNN's JSON keeps what is no uid; "" is the node itself.
         JSON_FLAT: True if hipDNN's JSON has the uids on the node itself instead of under "inputs" and "outputs".
+        JSON_LEFT_OUT: fields that hipDNN's JSON leaves out when they say nothing: it stumbles over a null.
+        JSON_NUMBERS: fields of an enum that hipDNN's JSON has as a number.
+        RULE_KEY: how rules speak of the operation; None: they cannot.
     """
 
     TAG: ClassVar[int] = 0
     OUTPUTS: ClassVar[tuple[str, ...]] = ()
     JSON_SECTION: ClassVar[str] = ""
     JSON_FLAT: ClassVar[bool] = False
+    JSON_LEFT_OUT: ClassVar[frozenset[str]] = frozenset()
+    JSON_NUMBERS: ClassVar[frozenset[str]] = frozenset()
+    RULE_KEY: ClassVar[RuleKey | None] = None
 
     _reads: ClassVar[tuple[str, ...]] = ()
     _writes: ClassVar[tuple[str, ...]] = ()
@@ -116,6 +148,9 @@ class BatchnormInferenceAttributes(Attributes):
 
     TAG: ClassVar[int] = 1
     OUTPUTS: ClassVar[tuple[str, ...]] = ("y_tensor_uid",)
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey(
+        "batchnorm_inference", 40, ("x", "mean", "inv_variance", "scale", "bias")
+    )
 
     x_tensor_uid: I64
     mean_tensor_uid: I64
@@ -131,6 +166,9 @@ class PointwiseAttributes(Attributes):
     TAG: ClassVar[int] = 2
     OUTPUTS: ClassVar[tuple[str, ...]] = ("out_0_tensor_uid",)
     JSON_SECTION: ClassVar[str] = "inputs"
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey(
+        "pointwise", 10, ("in_0", "in_1", "in_2"), (("pointwise_mode", "operation"),)
+    )
 
     operation: PointwiseMode
     relu_lower_clip: F32 | None = None
@@ -151,6 +189,7 @@ class BatchnormBackwardAttributes(Attributes):
 
     TAG: ClassVar[int] = 3
     OUTPUTS: ClassVar[tuple[str, ...]] = ("dx_tensor_uid", "dscale_tensor_uid", "dbias_tensor_uid")
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey("batchnorm_backward", 40, ("dy", "x", "scale", "mean", "inv_variance"))
 
     dy_tensor_uid: I64
     x_tensor_uid: I64
@@ -174,6 +213,11 @@ class BatchnormAttributes(Attributes):
         "next_running_mean_tensor_uid",
         "next_running_variance_tensor_uid",
     )
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey(
+        "batchnorm_training",
+        40,
+        ("x", "scale", "bias", "epsilon", "prev_running_mean", "prev_running_variance", "momentum"),
+    )
 
     x_tensor_uid: I64
     scale_tensor_uid: I64
@@ -196,6 +240,7 @@ class ConvolutionFwdAttributes(Attributes):
     TAG: ClassVar[int] = 5
     OUTPUTS: ClassVar[tuple[str, ...]] = ("y_tensor_uid",)
     JSON_SECTION: ClassVar[str] = "parameters"
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey("conv_fprop", 70, ("x", "w"))
 
     x_tensor_uid: I64
     w_tensor_uid: I64
@@ -213,6 +258,7 @@ class ConvolutionBwdAttributes(Attributes):
     TAG: ClassVar[int] = 6
     OUTPUTS: ClassVar[tuple[str, ...]] = ("dx_tensor_uid",)
     JSON_SECTION: ClassVar[str] = "parameters"
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey("conv_dgrad", 70, ("dy", "w"))
 
     dy_tensor_uid: I64
     w_tensor_uid: I64
@@ -230,6 +276,7 @@ class ConvolutionWrwAttributes(Attributes):
     TAG: ClassVar[int] = 7
     OUTPUTS: ClassVar[tuple[str, ...]] = ("dw_tensor_uid",)
     JSON_SECTION: ClassVar[str] = "parameters"
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey("conv_wgrad", 70, ("x", "dy"))
 
     x_tensor_uid: I64
     dy_tensor_uid: I64
@@ -246,6 +293,9 @@ class BatchnormInferenceAttributesVarianceExt(Attributes):
 
     TAG: ClassVar[int] = 8
     OUTPUTS: ClassVar[tuple[str, ...]] = ("y_tensor_uid",)
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey(
+        "batchnorm_inference_variance_ext", 40, ("x", "mean", "variance", "scale", "bias", "epsilon")
+    )
 
     x_tensor_uid: I64
     mean_tensor_uid: I64
@@ -261,6 +311,7 @@ class MatmulAttributes(Attributes):
 
     TAG: ClassVar[int] = 9
     OUTPUTS: ClassVar[tuple[str, ...]] = ("c_tensor_uid",)
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey("matmul", 50, ("a", "b"))
 
     a_tensor_uid: I64
     b_tensor_uid: I64
@@ -272,6 +323,10 @@ class RMSNormAttributes(Attributes):
 
     TAG: ClassVar[int] = 10
     OUTPUTS: ClassVar[tuple[str, ...]] = ("y_tensor_uid", "inv_rms_tensor_uid")
+    JSON_LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"bias_tensor_uid", "inv_rms_tensor_uid", "forward_phase"})
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey(
+        "rmsnorm", 30, ("x", "scale", "epsilon", "bias"), (("norm_fwd_phase", "forward_phase"),)
+    )
 
     x_tensor_uid: I64
     scale_tensor_uid: I64
@@ -287,6 +342,10 @@ class LayernormAttributes(Attributes):
 
     TAG: ClassVar[int] = 11
     OUTPUTS: ClassVar[tuple[str, ...]] = ("y_tensor_uid", "mean_tensor_uid", "inv_variance_tensor_uid")
+    JSON_NUMBERS: ClassVar[frozenset[str]] = frozenset({"forward_phase"})
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey(
+        "layernorm", 30, ("x", "scale", "bias", "epsilon"), (("norm_fwd_phase", "forward_phase"),)
+    )
 
     x_tensor_uid: I64
     scale_tensor_uid: I64
@@ -313,6 +372,7 @@ class SdpaAttributes(Attributes):
         "amax_o_tensor_uid",
     )
     JSON_SECTION: ClassVar[str] = "attributes"
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey("sdpa_fwd", 60, ("q", "k", "v", *_MASK, *_PAGED))
 
     q_tensor_uid: I64
     k_tensor_uid: I64
@@ -375,6 +435,7 @@ class BlockScaleQuantizeAttributes(Attributes):
 
     TAG: ClassVar[int] = 14
     OUTPUTS: ClassVar[tuple[str, ...]] = ("y_tensor_uid", "scale_tensor_uid")
+    JSON_LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"axis"})
 
     x_tensor_uid: I64
     y_tensor_uid: I64
@@ -390,6 +451,9 @@ class SdpaBackwardAttributes(Attributes):
     TAG: ClassVar[int] = 15
     OUTPUTS: ClassVar[tuple[str, ...]] = ("dq_tensor_uid", "dk_tensor_uid", "dv_tensor_uid", "dbias_tensor_uid")
     JSON_SECTION: ClassVar[str] = "parameters"
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey(
+        "sdpa_bwd", 60, ("q", "k", "v", "o", "do", "stats", *_MASK, "dropout_scale_inv")
+    )
 
     q_tensor_uid: I64
     k_tensor_uid: I64
@@ -439,6 +503,8 @@ class RMSNormBackwardAttributes(Attributes):
 
     TAG: ClassVar[int] = 17
     OUTPUTS: ClassVar[tuple[str, ...]] = ("dx_tensor_uid", "dscale_tensor_uid", "dbias_tensor_uid")
+    JSON_LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"dbias_tensor_uid"})
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey("rmsnorm_backward", 30, ("dy", "x", "scale", "inv_rms"))
 
     dy_tensor_uid: I64
     x_tensor_uid: I64
@@ -455,6 +521,7 @@ class ReductionAttributes(Attributes):
     TAG: ClassVar[int] = 18
     OUTPUTS: ClassVar[tuple[str, ...]] = ("out_tensor_uid",)
     JSON_FLAT: ClassVar[bool] = True
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey("reduction", 20, ("in",), (("reduction_mode", "mode"),))
 
     mode: ReductionMode
     in_tensor_uid: I64
@@ -468,6 +535,10 @@ class ResampleFwdAttributes(Attributes):
     TAG: ClassVar[int] = 19
     OUTPUTS: ClassVar[tuple[str, ...]] = ("y_tensor_uid", "index_tensor_uid")
     JSON_FLAT: ClassVar[bool] = True
+    JSON_LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"index_tensor_uid", "generate_index"})
+    RULE_KEY: ClassVar[RuleKey | None] = RuleKey(
+        "resample_fwd", 20, ("x",), (("padding_mode", "padding_mode"), ("resample_mode", "resample_mode"))
+    )
 
     x_tensor_uid: I64
     y_tensor_uid: I64
@@ -505,6 +576,7 @@ class ResampleBwdAttributes(Attributes):
     TAG: ClassVar[int] = 21
     OUTPUTS: ClassVar[tuple[str, ...]] = ("dx_tensor_uid",)
     JSON_FLAT: ClassVar[bool] = True
+    JSON_LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"index_tensor_uid"})
 
     dy_tensor_uid: I64
     dx_tensor_uid: I64

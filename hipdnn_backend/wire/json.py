@@ -60,19 +60,6 @@ _OLD_NAMES = {
     "io_data_type": "io_type",
 }
 _SECTIONS = ("inputs", "outputs", "parameters", "attributes")
-# hipDNN leaves these out when they say nothing and stumbles over a null
-_LEFT_OUT: frozenset[tuple[str, str]] = frozenset(
-    {
-        ("RMSNormAttributes", "bias_tensor_uid"),
-        ("RMSNormAttributes", "inv_rms_tensor_uid"),
-        ("RMSNormAttributes", "forward_phase"),
-        ("RMSNormBackwardAttributes", "dbias_tensor_uid"),
-        ("BlockScaleQuantizeAttributes", "axis"),
-        ("ResampleFwdAttributes", "index_tensor_uid"),
-        ("ResampleFwdAttributes", "generate_index"),
-        ("ResampleBwdAttributes", "index_tensor_uid"),
-    }
-)
 
 
 def graph_to_json(graph: WireGraph, *, indent: int | None = None) -> str:
@@ -141,15 +128,14 @@ def _node_to_dict(node: WireNode) -> _Json:
 
 
 def _attributes_to_dict(attributes: Attributes) -> _Json:
-    owner = type(attributes).__name__
     out: _Json = {}
-    for field in TABLES[owner].fields:
+    for field in TABLES[type(attributes).__name__].fields:
         value = attributes.__dict__[field.name]
-        if (owner, field.name) in _LEFT_OUT and value == field.default:
+        if field.name in attributes.JSON_LEFT_OUT and value == field.default:
             continue
         section = _section(attributes, field.name)
         target = out.setdefault(section, {}) if section else out
-        if (owner, field.name) == ("LayernormAttributes", "forward_phase"):
+        if field.name in attributes.JSON_NUMBERS:
             target[field.name] = int(value)
         else:
             target[field.name] = None if value is None else _value_to_json(field.kind, value)

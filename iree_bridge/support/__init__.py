@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 from graph_api import DataType, Graph, GraphError, NotSupportedError, Support, TensorAttr
 from graph_api.layout import nested_extents
-from iree_bridge.support import conv, custom_op, matmul, norm, pointwise, reduction, resample, sdpa  # noqa: F401 - they fill NODE_RULES
 from iree_bridge.support.rules import NODE_RULES, Decline
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import TORCH_CODE, carried
 
 __all__ = ["support"]
+
+for _file in pkgutil.iter_modules(__path__):  # each registers its rules
+    importlib.import_module(f"{__name__}.{_file.name}")
 
 
 def support(graph: Graph, target: Target) -> Support:

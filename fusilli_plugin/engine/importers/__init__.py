@@ -6,17 +6,25 @@ import importlib
 import pkgutil
 
 from fusilli_plugin.engine.importers.reading import Reading
-from fusilli_plugin.engine.importers.registry import EXPORTERS, IMPORTERS, Scope, export_data_type
+from fusilli_plugin.engine.importers.registry import EXPORTERS, IMPORTERS, Elsewhere, Scope, elsewhere, export_data_type
 from fusilli_plugin.engine.importers.tensors import tensor_value
 from graph_api import DataType, Graph, NotSupportedError, TensorAttr
 from hipdnn_backend import wire
 
-__all__ = ["EXPORTERS", "IMPORTERS", "Reading", "export_graph", "import_graph", "unread_results"]
+__all__ = [
+    "EXPORTERS",
+    "IMPORTERS",
+    "Elsewhere",
+    "Reading",
+    "elsewhere",
+    "export_graph",
+    "import_graph",
+    "unread_results",
+]
 
 # A family registers itself when its file is imported; a new family is a new file and nothing else.
-for _module in pkgutil.iter_modules(__path__):
-    if _module.name not in ("reading", "registry", "tensors"):
-        importlib.import_module(f"{__name__}.{_module.name}")
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_file.name}")
 
 
 def unread_results(source: wire.WireGraph) -> frozenset[int]:

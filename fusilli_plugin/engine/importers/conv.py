@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusilli_plugin.engine.importers.registry import Scope, exporter, importer
+from fusilli_plugin.engine.importers.registry import Elsewhere, Scope, exporter, importer
 from graph_api import ConvAttributes, ConvolutionMode, NotSupportedError, TensorAttr
 from graph_api.ops.conv import ConvDgradNode, ConvFpropNode, ConvWgradNode
 from hipdnn_backend import wire
@@ -59,7 +59,7 @@ def _mode(attributes: ConvAttributes) -> wire.ConvMode:
     return wire.ConvMode[attributes.convolution_mode.name]
 
 
-@exporter(ConvFpropNode)
+@exporter(ConvFpropNode, elsewhere=Elsewhere.ALONE | Elsewhere.WITH_EPILOGUE)
 def export_fprop(node: ConvFpropNode, uid: Callable[[TensorAttr], int]) -> wire.Attributes:
     """The table of a ConvFpropNode."""
     a = node.attributes
@@ -75,7 +75,7 @@ def export_fprop(node: ConvFpropNode, uid: Callable[[TensorAttr], int]) -> wire.
     )
 
 
-@exporter(ConvDgradNode)
+@exporter(ConvDgradNode, elsewhere=Elsewhere.ALONE | Elsewhere.WITH_EPILOGUE)
 def export_dgrad(node: ConvDgradNode, uid: Callable[[TensorAttr], int]) -> wire.Attributes:
     """The table of a ConvDgradNode."""
     a = node.attributes
@@ -91,7 +91,7 @@ def export_dgrad(node: ConvDgradNode, uid: Callable[[TensorAttr], int]) -> wire.
     )
 
 
-@exporter(ConvWgradNode)
+@exporter(ConvWgradNode, elsewhere=Elsewhere.ALONE | Elsewhere.WITH_EPILOGUE)
 def export_wgrad(node: ConvWgradNode, uid: Callable[[TensorAttr], int]) -> wire.Attributes:
     """The table of a ConvWgradNode."""
     a = node.attributes

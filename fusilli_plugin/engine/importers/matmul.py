@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusilli_plugin.engine.importers.registry import Scope, exporter, importer
+from fusilli_plugin.engine.importers.registry import Elsewhere, Scope, exporter, importer
 from graph_api import TensorAttr
 from graph_api.ops.matmul import MatmulNode
 from hipdnn_backend import wire
@@ -20,7 +20,7 @@ def import_matmul(scope: Scope, node: WireNode, table: MatmulAttributes) -> None
     scope.add(node, MatmulNode, inputs, {"c": table.c_tensor_uid})
 
 
-@exporter(MatmulNode)
+@exporter(MatmulNode, elsewhere=Elsewhere.ALONE | Elsewhere.WITH_EPILOGUE)
 def export_matmul(node: MatmulNode, uid: Callable[[TensorAttr], int]) -> wire.Attributes:
     """The table of a MatmulNode."""
     return MatmulAttributes(

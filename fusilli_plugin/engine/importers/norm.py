@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusilli_plugin.engine.importers.registry import Scope, exporter, importer
+from fusilli_plugin.engine.importers.registry import Elsewhere, Scope, exporter, importer
 from graph_api import DataType, NotSupportedError, TensorAttr
 from graph_api.ops.batchnorm import (
     PEER_PORTS,
@@ -26,6 +26,7 @@ from hipdnn_backend.wire import (
 __all__: list[str] = []
 
 Uid = Callable[[TensorAttr], int]
+_BATCHNORM = Elsewhere.ALONE | Elsewhere.WITH_EPILOGUE | Elsewhere.IN_PAIRS
 
 
 def _uids(table: wire.Attributes, *ports: str) -> dict[str, int | None]:
@@ -95,19 +96,19 @@ def import_rmsnorm(scope: Scope, node: WireNode, table: RMSNormAttributes) -> No
     scope.add(node, RmsnormNode, inputs, _uids(table, "y", "inv_rms"), attributes)
 
 
-@exporter(BatchnormInferenceNode)
+@exporter(BatchnormInferenceNode, elsewhere=_BATCHNORM)
 def export_batchnorm_inference(node: BatchnormInferenceNode, uid: Uid) -> wire.Attributes:
     """The table of a BatchnormInferenceNode."""
     return BatchnormInferenceAttributes(**_fields(uid, node.inputs | node.outputs))
 
 
-@exporter(BatchnormInferenceVarianceNode)
+@exporter(BatchnormInferenceVarianceNode, elsewhere=_BATCHNORM)
 def export_batchnorm_variance(node: BatchnormInferenceVarianceNode, uid: Uid) -> wire.Attributes:
     """The table of a BatchnormInferenceVarianceNode."""
     return BatchnormInferenceAttributesVarianceExt(**_fields(uid, node.inputs | node.outputs))
 
 
-@exporter(BatchnormNode)
+@exporter(BatchnormNode, elsewhere=_BATCHNORM)
 def export_batchnorm(node: BatchnormNode, uid: Uid) -> wire.Attributes:
     """The table of a BatchnormNode."""
     peers = tuple(uid(node.inputs[port]) for port in PEER_PORTS if port in node.inputs)
@@ -115,7 +116,7 @@ def export_batchnorm(node: BatchnormNode, uid: Uid) -> wire.Attributes:
     return BatchnormAttributes(peer_stats_tensor_uid=peers, **_fields(uid, known))
 
 
-@exporter(LayernormNode)
+@exporter(LayernormNode, elsewhere=Elsewhere.ALONE)
 def export_layernorm(node: LayernormNode, uid: Uid) -> wire.Attributes:
     """The table of a LayernormNode."""
     a = node.attributes
@@ -126,7 +127,7 @@ def export_layernorm(node: LayernormNode, uid: Uid) -> wire.Attributes:
     )
 
 
-@exporter(RmsnormNode)
+@exporter(RmsnormNode, elsewhere=Elsewhere.ALONE)
 def export_rmsnorm(node: RmsnormNode, uid: Uid) -> wire.Attributes:
     """The table of an RmsnormNode."""
     phase = wire.NormFwdPhase[node.attributes.forward_phase.name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from enum import Flag, auto
 from typing import Any, TypeVar
 
 from fusilli_plugin.engine.importers.reading import Reading
@@ -11,7 +12,18 @@ from fusilli_plugin.engine.importers.tensors import data_type, scalar
 from graph_api import Attributes, DataType, Graph, GraphError, Node, NotSupportedError, TensorAttr
 from hipdnn_backend import wire
 
-__all__ = ["EXPORTERS", "IMPORTERS", "Exporter", "Importer", "Scope", "exporter", "importer"]
+__all__ = [
+    "EXPORTERS",
+    "IMPORTERS",
+    "Elsewhere",
+    "Exporter",
+    "Importer",
+    "Scope",
+    "elsewhere",
+    "export_data_type",
+    "exporter",
+    "importer",
+]
 
 Uids = Mapping[str, int | None]
 
@@ -140,6 +152,24 @@ IMPORTERS: dict[type[wire.Attributes], Importer] = {}
 EXPORTERS: dict[type[Node], Exporter] = {}
 """How to write a node as an operation table."""
 
+
+class Elsewhere(Flag):
+    """In what company other providers of hipDNN take an operation.
+
+    NOWHERE: no other is known to take it.
+    ALONE: as the only node of its graph.
+    WITH_EPILOGUE: with a few pointwise nodes behind it, too.
+    IN_PAIRS: with another such node, too.
+    """
+
+    NOWHERE = 0
+    ALONE = auto()
+    WITH_EPILOGUE = auto()
+    IN_PAIRS = auto()
+
+
+_ELSEWHERE: dict[type[Node], Elsewhere] = {}
+
 I = TypeVar("I", bound=Importer)  # noqa: E741
 E = TypeVar("E", bound=Exporter)
 
@@ -156,8 +186,8 @@ def importer(table: type[wire.Attributes]) -> Callable[[I], I]:
     return register
 
 
-def exporter(node_type: type[Node]) -> Callable[[E], E]:
-    """Decorator: registers the exporter of a node class."""
+def exporter(node_type: type[Node], *, elsewhere: Elsewhere = Elsewhere.NOWHERE) -> Callable[[E], E]:
+    """Decorator: registers the exporter of a node class, and who else takes such a node: see `Claim`."""
 
     def register(function: E) -> E:
         if node_type in EXPORTERS:
@@ -165,9 +195,15 @@ def exporter(node_type: type[Node]) -> Callable[[E], E]:
                 f"{node_type.op} is exported by {EXPORTERS[node_type].__module__} and {function.__module__}"
             )
         EXPORTERS[node_type] = function
+        _ELSEWHERE[node_type] = elsewhere
         return function
 
     return register
+
+
+def elsewhere(node: Node) -> Elsewhere:
+    """In what company other providers take the operation of a node."""
+    return _ELSEWHERE.get(type(node), Elsewhere.NOWHERE)
 
 
 def _uid(source: wire.WireTensor) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusilli_plugin.engine.importers.registry import Scope, exporter, importer
+from fusilli_plugin.engine.importers.registry import Elsewhere, Scope, exporter, importer
 from graph_api import NotSupportedError, TensorAttr
 from graph_api.ops.resample import PaddingMode, ResampleAttributes, ResampleFwdNode, ResampleMode
 from hipdnn_backend import wire
@@ -45,7 +45,7 @@ def import_resample_fwd(scope: Scope, node: WireNode, table: ResampleFwdAttribut
     scope.add(node, ResampleFwdNode, {"x": table.x_tensor_uid}, outputs, attributes)
 
 
-@exporter(ResampleFwdNode)
+@exporter(ResampleFwdNode, elsewhere=Elsewhere.ALONE)
 def export_resample_fwd(node: ResampleFwdNode, uid: Callable[[TensorAttr], int]) -> wire.Attributes:
     """The table of a ResampleFwdNode."""
     a = node.attributes

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fusilli_plugin.engine.importers.registry import Scope, export_data_type, exporter, importer
+from fusilli_plugin.engine.importers.registry import Elsewhere, Scope, export_data_type, exporter, importer
 from fusilli_plugin.engine.importers.tensors import data_type
 from graph_api import DataType, NotSupportedError, TensorAttr
 from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaAttributes, SdpaNode
@@ -68,7 +68,7 @@ def _scale(scope: Scope, table: wire.SdpaAttributes) -> float | None:
     return None if sizes and sizes[-1] > 0 and value == np.float32(1.0 / math.sqrt(sizes[-1])) else value
 
 
-@exporter(SdpaNode)
+@exporter(SdpaNode, elsewhere=Elsewhere.ALONE)
 def export_sdpa(node: SdpaNode, uid: Callable[[TensorAttr], int]) -> wire.Attributes:
     """The table of an SdpaNode."""
     a = node.attributes

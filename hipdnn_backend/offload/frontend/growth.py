@@ -18,6 +18,7 @@ from onnx import defs
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import SMALL, Graph, attributes, subgraphs
+from hipdnn_backend.offload.frontend.operators import facts
 from hipdnn_backend.offload.frontend.tensors import to_array
 
 __all__ = ["MAX_RANK", "check_ranks", "check_types", "is_small"]
@@ -32,17 +33,6 @@ _BY_LENGTH = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 _SUMMED = {"Gather", "GatherND"}
 _SHAPES = {"shape", "value", "equation"}
 """Attributes that decide how many dims a result has: of RandomNormal, Constant and Einsum."""
-_SAME = {
-    *("Abs", "BatchNormalization", "Cast", "Ceil", "Clip", "Cos", "CumSum", "Dropout", "Elu", "Erf", "Exp", "Floor"),
-    *("Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN", "LayerNormalization", "LeakyRelu", "Log"),
-    *("LogSoftmax", "Mish", "Neg", "Not", "RMSNormalization", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign"),
-    *("Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu", "Transpose", "Trilu"),
-}
-"""Operators whose result has as many dims as their first operand; in one dim, as many elements."""
-_BROADCAST = {
-    *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "MatMul", "Max", "Mean", "Min"),
-    *("Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
-}
 _Dims = tuple[int | None, ...]
 _Known = Mapping[str, _Dims]
 
@@ -179,9 +169,11 @@ def _guess(node: onnx.NodeProto, known: _Known, values: Mapping[str, onnx.Tensor
     if node.op_type == "Concat":
         sizes = [each[0] if each is not None and len(each) == 1 else None for each in read]
         return (None,) * len(read[0]) if len(read[0]) != 1 else (None if None in sizes else sum(filter(None, sizes)),)
-    if node.op_type in _SAME:
+    if facts(node.op_type).keeps_dims:
         return read[0]
-    if None in read or node.op_type not in _BROADCAST or (node.op_type == "MatMul" and min(map(_rank_of, read)) < 2):
+    if None in read or not facts(node.op_type).broadcasts:
+        return None
+    if node.op_type == "MatMul" and min(map(_rank_of, read)) < 2:
         return None
     rank = max(map(_rank_of, read))
     sizes = [size for each in read if each is not None for size in each]

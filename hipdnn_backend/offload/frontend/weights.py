@@ -2,56 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import onnx
 
 from hipdnn_backend.offload.frontend.graph import Graph, TensorType, captures
+from hipdnn_backend.offload.frontend.operators import facts
 
 __all__ = ["control_inputs", "lifted", "needs_constant", "static_operands"]
-
-_STATIC: Mapping[str, frozenset[int]] = {
-    op_type: frozenset(operands)
-    for op_types, operands in (
-        ("Resize", (1, 2, 3)),
-        ("Clip Dropout STFT", (1, 2, 3)),
-        ("Pad Range", (0, 1, 2, 3)),
-        ("Slice", (1, 2, 3, 4)),
-        ("QuantizeLinear DequantizeLinear", (1, 2)),
-        ("QLinearConv", (1, 2, 4, 5, 6, 7)),
-        ("QLinearMatMul", (1, 2, 4, 5, 6, 7)),
-        ("QLinearAdd QLinearMul", (1, 2, 4, 5, 6, 7)),
-        ("ConvInteger MatMulInteger NonMaxSuppression", (2, 3, 4)),
-        ("ConstantOfShape Loop", (0, 1)),
-        ("If", (0,)),
-        ("DFT Col2Im", (1, 2)),
-        ("HannWindow HammingWindow BlackmanWindow EyeLike", (0,)),
-        ("MelWeightMatrix", (0, 1, 2, 3, 4)),
-        ("MaxUnpool", (2,)),
-        (
-            "Upsample Reshape Expand Tile Unsqueeze Squeeze Split TopK CumSum CumProd OneHot Trilu CenterCropPad "
-            "SplitToSequence SequenceAt AffineGrid ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 "
-            "ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare",
-            (1,),
-        ),
-    )
-    for op_type in op_types.split()
-}
-"""Operator → operands whose elements the conversion reads."""
-
-_WEIGHTS: Mapping[str, frozenset[int]] = {
-    "Conv": frozenset((1, 2)),
-    "ConvTranspose": frozenset((1, 2)),
-    "Gemm": frozenset((1, 2)),
-    "MatMul": frozenset((0, 1)),
-    "BatchNormalization": frozenset((1, 2, 3, 4)),
-    "InstanceNormalization": frozenset((1, 2)),
-    "GroupNormalization": frozenset((1, 2)),
-    "LayerNormalization": frozenset((1, 2)),
-    "RMSNormalization": frozenset((1,)),
-    "PRelu": frozenset((1,)),
-}
-"""Operator → operands that are weights even if they have one element."""
 
 _OF_DIMS = {"Shape", "Size"}
 """Operators that read no elements."""
@@ -62,7 +18,7 @@ _TABLE = 64
 
 def static_operands(op_type: str) -> frozenset[int]:
     """Positions of the operands whose elements an operator's conversion reads: axes, shapes, scales, bounds."""
-    return _STATIC.get(op_type, frozenset())
+    return facts(op_type).static
 
 
 def needs_constant(graph: Graph, node: onnx.NodeProto) -> str | None:
@@ -103,13 +59,13 @@ def lifted(graph: Graph) -> list[str]:
     weights: set[str] = set()
     order: dict[str, None] = {}
     for node in graph.nodes:
-        fixed, weight = (table.get(node.op_type, frozenset()) for table in (_STATIC, _WEIGHTS))
+        known = facts(node.op_type)
         for i, name in enumerate(node.input):
             if name in graph.constants:
                 order[name] = None
-                if i in fixed:
+                if i in known.static:
                     static.add(name)
-                if i in weight:
+                if i in known.weights:
                     weights.add(name)
         static.update(captures(node))
     order.update((output.value, None) for output in graph.outputs if output.value in graph.constants)

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 from hipdnn_backend.engine import Support
 from hipdnn_backend.offload.passes.graph import FunctionGraph, bits, mask_of
-from hipdnn_backend.offload.passes.roles import RESHAPES, Role, role
 from hipdnn_backend.offload.passes.signature import Signatures
 from hipdnn_backend.offload.session import Answer, Session
-from hipdnn_backend.offload.to_wire import RULES
+from hipdnn_backend.offload.to_wire import RESHAPES, RULES, Role, role
 
 __all__ = ["Decision", "decide", "group_operations"]
 

@@ -24,8 +24,8 @@ from hipdnn_backend.offload.passes.regions import (
     replace_results,
     view_of,
 )
-from hipdnn_backend.offload.passes.roles import RESHAPES
 from hipdnn_backend.offload.session import Session
+from hipdnn_backend.offload.to_wire import RESHAPES
 
 __all__ = ["MAX_LITERAL", "atoms", "outline_leftovers", "runs"]
 

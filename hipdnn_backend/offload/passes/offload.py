@@ -8,8 +8,8 @@ from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.passes.fusion import Decision, decide
 from hipdnn_backend.offload.passes.graph import LIST, FunctionGraph, functions
 from hipdnn_backend.offload.passes.regions import erase_dead, outline
-from hipdnn_backend.offload.passes.roles import Role, role
 from hipdnn_backend.offload.session import Session
+from hipdnn_backend.offload.to_wire import Role, role
 
 __all__ = ["MAX_LITERAL", "offload", "outline_groups", "split_views"]
 

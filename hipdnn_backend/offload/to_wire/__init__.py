@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from typing import Final
+import pkgutil
 
 from hipdnn_backend.offload.to_wire.errors import NotTranslated
 from hipdnn_backend.offload.to_wire.leftover import translate_leftover
-from hipdnn_backend.offload.to_wire.registry import RULES
+from hipdnn_backend.offload.to_wire.registry import RULES, Role, role
+from hipdnn_backend.offload.to_wire.shape import RESHAPES
 from hipdnn_backend.offload.to_wire.translation import Translation, translate
 
-__all__ = ["RULES", "NotTranslated", "Translation", "translate", "translate_leftover"]
+__all__ = ["RESHAPES", "RULES", "NotTranslated", "Role", "Translation", "role", "translate", "translate_leftover"]
 
-_FAMILIES: Final = ("activation", "attention", "conv", "matmul", "norm", "pointwise", "reduction", "resample", "shape")
-
-for _family in _FAMILIES:  # a family registers its rules when it is imported
-    importlib.import_module(f"{__name__}.{_family}")
+for _file in pkgutil.iter_modules(__path__):  # a family registers its rules when it is imported
+    importlib.import_module(f"{__name__}.{_file.name}")

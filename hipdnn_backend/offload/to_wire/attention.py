@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hipdnn_backend.offload.to_wire.builder import Builder, fields_of, float32
 from hipdnn_backend.offload.to_wire.operation import Op, is_constant
-from hipdnn_backend.offload.to_wire.registry import rule
+from hipdnn_backend.offload.to_wire.registry import Role, rule
 from hipdnn_backend.offload.to_wire.types import FLOATS, compute_type
 from hipdnn_backend.offload.to_wire.values import Source, Value
 from hipdnn_backend.offload.to_wire.views import Dims
@@ -114,7 +114,7 @@ def _only_user(op: Op, by_result: dict[Any, Op], kept: set[Any]) -> Op | None:
     return by_result.get(user.results[0]) if len(user.results) == 1 else None
 
 
-@rule("aten.scaled_dot_product_attention")
+@rule("aten.scaled_dot_product_attention", role=Role.ANCHOR)
 def scaled_dot_product_attention(b: Builder, op: Op) -> Value:
     """q, k, v, mask, dropout, is_causal, scale, enable_gqa."""
     if op.number(4) != 0:

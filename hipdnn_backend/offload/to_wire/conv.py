@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from hipdnn_backend.offload.to_wire.builder import Builder, fields_of
 from hipdnn_backend.offload.to_wire.operation import Op
-from hipdnn_backend.offload.to_wire.registry import Result, rule
+from hipdnn_backend.offload.to_wire.registry import Result, Role, rule
 from hipdnn_backend.offload.to_wire.types import FLOATS, compute_type
 from hipdnn_backend.offload.to_wire.values import Padded, Value
 from hipdnn_backend.offload.to_wire.views import Dims
@@ -92,7 +92,7 @@ def _check_float(op: Op, x: Value) -> None:
         raise op.refuse(f"a convolution of {x.dtype.name} is left to the compiler")
 
 
-@rule("aten.convolution", "aten._convolution")
+@rule("aten.convolution", "aten._convolution", role=Role.ANCHOR)
 def convolution(b: Builder, op: Op) -> Value:
     """x, w, bias, stride, padding, dilation, transposed, output_padding, groups."""
     x, w, dims = b.value(op, 0), b.value(op, 1), op.result().dims
@@ -107,13 +107,13 @@ def convolution(b: Builder, op: Op) -> Value:
     return _plus_bias(b, op, y, 2)
 
 
-@rule("aten.conv1d", "aten.conv2d", "aten.conv3d")
+@rule("aten.conv1d", "aten.conv2d", "aten.conv3d", role=Role.ANCHOR)
 def conv(b: Builder, op: Op) -> Value:
     """x, w, bias, stride, padding, dilation, groups."""
     return _conv(b, op, padding=op.per_axis(4, len(op_weight(b, op).dims) - 2))
 
 
-@rule("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
+@rule("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding", role=Role.ANCHOR)
 def conv_padding(b: Builder, op: Op) -> Value:
     """The same with padding "valid" or "same": as much as keeps the size, the odd one at the end."""
     w = op_weight(b, op)
@@ -143,7 +143,7 @@ def _conv(b: Builder, op: Op, *, padding: Dims, after: Dims | None = None) -> Va
     return b.reshaped(op, made, op.result().dims)
 
 
-@rule("aten.conv_transpose1d", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
+@rule("aten.conv_transpose1d", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input", role=Role.ANCHOR)
 def conv_transpose(b: Builder, op: Op) -> Value:
     """x, w, bias, stride, padding, output_padding, groups, dilation."""
     x, w, dims = b.value(op, 0), b.value(op, 1), op.result().dims
@@ -157,7 +157,7 @@ def conv_transpose(b: Builder, op: Op) -> Value:
     return b.reshaped(op, made, op.result().dims)
 
 
-@rule("aten.convolution_backward")
+@rule("aten.convolution_backward", role=Role.ANCHOR)
 def convolution_backward(b: Builder, op: Op) -> Result:
     """dx, dw and db of dy, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask."""
     dy, x, w = (b.value(op, index) for index in range(3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hipdnn_backend.offload.to_wire.builder import Builder, fields_of
 from hipdnn_backend.offload.to_wire.operation import Op
-from hipdnn_backend.offload.to_wire.registry import rule
+from hipdnn_backend.offload.to_wire.registry import Role, rule
 from hipdnn_backend.offload.to_wire.types import FLOATS, compute_type
 from hipdnn_backend.offload.to_wire.values import Source, Value
 from hipdnn_backend.offload.to_wire.views import broadcast
@@ -57,13 +57,14 @@ def _times(b: Builder, op: Op, value: Value, factor: float, dtype: DataType, suf
     return value if factor == 1 else b.pointwise(op, PointwiseMode.MUL, [value, factor], dtype, suffix=suffix)
 
 
-@rule("aten.mm", "aten.bmm", "aten.matmul", "aten.mv", "aten.dot")
+@rule("aten.mm", "aten.bmm", "aten.matmul", role=Role.ANCHOR)
+@rule("aten.mv", "aten.dot")
 def matmul(b: Builder, op: Op) -> Value:
     """left @ right."""
     return product(b, op, b.value(op, 0), b.value(op, 1), op.result().dtype)
 
 
-@rule("aten.linear")
+@rule("aten.linear", role=Role.ANCHOR)
 def linear(b: Builder, op: Op) -> Value:
     """x @ weight^T + bias."""
     dtype, weight = op.result().dtype, b.value(op, 1)
@@ -73,7 +74,7 @@ def linear(b: Builder, op: Op) -> Value:
     return made if op.is_none(2) else _plus(b, op, made, b.value(op, 2), dtype)
 
 
-@rule("aten.addmm", "aten.baddbmm")
+@rule("aten.addmm", "aten.baddbmm", role=Role.ANCHOR)
 def addmm(b: Builder, op: Op) -> Value:
     """beta * x + alpha * (left @ right)."""
     dtype = op.result().dtype

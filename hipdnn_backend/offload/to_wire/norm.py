@@ -8,7 +8,7 @@ from typing import Final
 from hipdnn_backend.offload.to_wire.builder import Builder, fields_of
 from hipdnn_backend.offload.to_wire.operation import Op
 from hipdnn_backend.offload.to_wire.reduction import moments
-from hipdnn_backend.offload.to_wire.registry import Result, rule
+from hipdnn_backend.offload.to_wire.registry import Result, Role, rule
 from hipdnn_backend.offload.to_wire.types import compute_type
 from hipdnn_backend.offload.to_wire.values import Tensor, Value
 from hipdnn_backend.wire import (
@@ -65,7 +65,8 @@ def batch_norm(b: Builder, op: Op) -> Value:
     return _inference(b, op, op.number(7))
 
 
-@rule("aten.native_batch_norm", "aten._native_batch_norm_legit_no_training", "aten._native_batch_norm_legit")
+@rule("aten.native_batch_norm", role=Role.ANCHOR)
+@rule("aten._native_batch_norm_legit_no_training", "aten._native_batch_norm_legit")
 def native_batch_norm(b: Builder, op: Op) -> Result:
     """The same with two more results, which inference does not have; in training the statistics of the batch."""
     training = not op.name.endswith("no_training") and op.flag(5)
@@ -129,7 +130,7 @@ def _training(b: Builder, op: Op, epsilon: float) -> Result:
     return [b.made(tensors["y"]), *statistics]
 
 
-@rule("aten.layer_norm", "aten.native_layer_norm")
+@rule("aten.layer_norm", "aten.native_layer_norm", role=Role.ANCHOR)
 def layer_norm(b: Builder, op: Op) -> Result:
     """x, shape, weight, bias, eps; native_layer_norm also gives mean and inverse deviation."""
     x, shape, epsilon = b.value(op, 0), op.ints(1), op.number(4)
@@ -171,7 +172,7 @@ def _composite_layer_norm(
     return [y, mean, inverse] if len(op.operation.results) > 1 else y
 
 
-@rule("aten.rms_norm", "aten._fused_rms_norm")
+@rule("aten.rms_norm", "aten._fused_rms_norm", role=Role.ANCHOR)
 def rms_norm(b: Builder, op: Op) -> Result:
     """x, shape, weight, eps."""
     x, shape, dtype = b.value(op, 0), op.ints(1), op.result().dtype
@@ -203,7 +204,7 @@ def _rms_node(b: Builder, op: Op, x: Value, scale: Value, epsilon: float, shape:
     return b.made(tensors["y"])
 
 
-@rule("aten.group_norm", "aten.native_group_norm", "aten.instance_norm")
+@rule("aten.group_norm", "aten.native_group_norm", "aten.instance_norm", role=Role.ANCHOR)
 def group_norm(b: Builder, op: Op) -> Result:
     """Moments per group of channels; an instance norm has a group per channel."""
     x, dtype = b.value(op, 0), op.result().dtype
@@ -236,7 +237,7 @@ def group_norm(b: Builder, op: Op) -> Result:
 # Gradients, in pointwise operations and reductions: hipDNN's own nodes have no place for what PyTorch leaves out.
 
 
-@rule("aten.native_batch_norm_backward")
+@rule("aten.native_batch_norm_backward", role=Role.ANCHOR)
 def native_batch_norm_backward(b: Builder, op: Op) -> Result:
     """dx, dscale and dbias of dy, x, weight, running mean and variance, those of the batch, training, eps, mask."""
     dy, x, training = b.value(op, 0), b.value(op, 1), op.flag(7)
@@ -255,7 +256,7 @@ def native_batch_norm_backward(b: Builder, op: Op) -> Result:
     return _norm_gradients(b, op, dy, x, (saved, inverse, scale), over, over, op.constant(9), fixed=not training)
 
 
-@rule("aten.native_layer_norm_backward")
+@rule("aten.native_layer_norm_backward", role=Role.ANCHOR)
 def native_layer_norm_backward(b: Builder, op: Op) -> Result:
     """dx, dscale and dbias of dy, x, shape, mean, inverse deviation, weight, bias, mask."""
     dy, x, shape = b.value(op, 0), b.value(op, 1), op.ints(2)

@@ -9,7 +9,7 @@ from typing import Final
 from hipdnn_backend.offload.to_wire.builder import Builder
 from hipdnn_backend.offload.to_wire.operation import Op
 from hipdnn_backend.offload.to_wire.pointwise import cast
-from hipdnn_backend.offload.to_wire.registry import Result, rule
+from hipdnn_backend.offload.to_wire.registry import Result, Role, rule
 from hipdnn_backend.offload.to_wire.types import FLOATS
 from hipdnn_backend.offload.to_wire.values import Value
 from hipdnn_backend.offload.to_wire.views import Dims
@@ -44,7 +44,7 @@ def reduce(
     return b.reshaped(op, made, dims)
 
 
-@rule(*_DIMS)
+@rule(*_DIMS, role=Role.REDUCTION)
 def reduce_dims(b: Builder, op: Op) -> Value:
     """Over a list of axes, or all."""
     x, kind = b.value(op, 0), op.result()
@@ -53,7 +53,8 @@ def reduce_dims(b: Builder, op: Op) -> Value:
     return reduce(b, op, _DIMS[op.name.removeprefix("torch.")], x, axes, op.flag(2), kind.dtype)
 
 
-@rule(*_WHOLE)
+@rule("aten.sum", "aten.mean", "aten.prod", role=Role.REDUCTION)
+@rule("aten.max", "aten.min")
 def reduce_all(b: Builder, op: Op) -> Value:
     """Over all axes."""
     x, kind = b.value(op, 0), op.result()
@@ -68,7 +69,7 @@ def _check_sum(op: Op, x: Value, dtype: DataType) -> None:
         raise op.refuse(f"it sums {x.dtype.name} in {dtype.name}")
 
 
-@rule("aten.prod.dim_int", "aten.max.dim", "aten.min.dim")
+@rule("aten.prod.dim_int", "aten.max.dim", "aten.min.dim", role=Role.REDUCTION)
 def reduce_dim(b: Builder, op: Op) -> Result:
     """Over one axis; the positions of max.dim and min.dim must be unused."""
     modes = {"torch.aten.prod.dim_int": R.MUL, "torch.aten.max.dim": R.MAX_OP, "torch.aten.min.dim": R.MIN_OP}
@@ -80,7 +81,7 @@ def reduce_dim(b: Builder, op: Op) -> Result:
     return [made, None] if len(op.operation.results) > 1 else made
 
 
-@rule("aten.any", "aten.all", "aten.any.dim", "aten.all.dim", "aten.any.dims")
+@rule("aten.any", "aten.all", "aten.any.dim", "aten.all.dim", "aten.any.dims", role=Role.REDUCTION)
 def any_all(b: Builder, op: Op) -> Value:
     """Maximum or minimum of the truth values."""
     x = b.value(op, 0)
@@ -91,7 +92,8 @@ def any_all(b: Builder, op: Op) -> Value:
     return reduce(b, op, mode, truth, axes, one_dim and op.flag(2), DataType.BOOLEAN)
 
 
-@rule("aten.linalg_vector_norm", "aten.norm.ScalarOpt_dim", "aten.frobenius_norm.dim", "aten.norm.Scalar")
+@rule("aten.linalg_vector_norm", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar", role=Role.REDUCTION)
+@rule("aten.frobenius_norm.dim")
 def vector_norm(b: Builder, op: Op) -> Value:
     """Of order 1, 2, or infinity."""
     x, kind = b.value(op, 0), op.result()
@@ -106,7 +108,7 @@ def vector_norm(b: Builder, op: Op) -> Value:
     return reduce(b, op, modes[order], x, axes, not whole and op.flag(first + 1), kind.dtype)
 
 
-@rule("aten.softmax.int", "aten._softmax", "aten.log_softmax.int", "aten._log_softmax")
+@rule("aten.softmax.int", "aten._softmax", "aten.log_softmax.int", "aten._log_softmax", role=Role.ANCHOR)
 def softmax(b: Builder, op: Op) -> Value:
     """exp(x - max) / sum of it, or the logarithm of that."""
     x, kind = b.value(op, 0), op.result()
@@ -147,6 +149,7 @@ def moments(b: Builder, op: Op, x: Value, axes: Sequence[int], dtype: DataType) 
 @rule(
     "aten.var.correction", "aten.std.correction", "aten.var.dim", "aten.std.dim", "aten.var", "aten.std",
     "aten.var_mean.correction", "aten.var_mean.dim", "aten.var_mean",
+    role=Role.REDUCTION,
 )  # fmt: skip
 def variance(b: Builder, op: Op) -> Result:
     """Mean of squared differences, times n / (n - correction); std is its square root; var_mean gives both moments."""

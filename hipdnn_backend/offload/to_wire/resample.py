@@ -7,7 +7,7 @@ import math
 from hipdnn_backend.offload.to_wire.builder import Builder
 from hipdnn_backend.offload.to_wire.conv import unpadded
 from hipdnn_backend.offload.to_wire.operation import Op
-from hipdnn_backend.offload.to_wire.registry import Result, rule
+from hipdnn_backend.offload.to_wire.registry import Result, Role, rule
 from hipdnn_backend.offload.to_wire.types import compute_type
 from hipdnn_backend.offload.to_wire.values import Padded, Value
 from hipdnn_backend.offload.to_wire.views import Dims
@@ -85,7 +85,7 @@ def _frame(op: Op, x: Value, rank: int, constant: float) -> Dims:
 
 @rule(
     "aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d", "aten.max_pool2d_with_indices",
-    "aten.max_pool3d_with_indices", "aten.max_pool1d_with_indices",
+    "aten.max_pool3d_with_indices", "aten.max_pool1d_with_indices", role=Role.ANCHOR,
 )  # fmt: skip
 def max_pool(b: Builder, op: Op) -> Result:
     """x, window, stride, padding, dilation, ceil_mode; positions must be unused."""
@@ -113,7 +113,7 @@ def max_pool(b: Builder, op: Op) -> Result:
     return [made, None] if len(op.operation.results) > 1 else made
 
 
-@rule("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
+@rule("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d", role=Role.ANCHOR)
 def avg_pool(b: Builder, op: Op) -> Value:
     """x, window, stride, padding, ceil_mode, count_include_pad, divisor_override."""
     rank = _rank(op)
@@ -148,7 +148,8 @@ def _check_floor(op: Op, x: Value, window: Dims, stride: Dims, padding: Dims) ->
             raise op.refuse("ceil_mode together with padding that counts has no hipDNN form")
 
 
-@rule("aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d", "aten.adaptive_avg_pool3d")
+@rule("aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d", "aten.adaptive_avg_pool3d", role=Role.ANCHOR)
+@rule("aten._adaptive_avg_pool2d")
 def adaptive_avg_pool(b: Builder, op: Op) -> Value:
     """Windows of equal size."""
     rank = _rank(op)
@@ -158,7 +159,7 @@ def adaptive_avg_pool(b: Builder, op: Op) -> Value:
     return _pool(b, op, x, ResampleMode.AVGPOOL_EXCLUDE_PADDING, window, window, none)
 
 
-@rule("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
+@rule("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d", role=Role.ANCHOR)
 def adaptive_max_pool(b: Builder, op: Op) -> Result:
     """Windows of equal size; positions must be unused."""
     rank = _rank(op)

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hipdnn_backend.offload.to_wire.builder import Builder
 from hipdnn_backend.offload.to_wire.operation import Op
-from hipdnn_backend.offload.to_wire.registry import rule
+from hipdnn_backend.offload.to_wire.registry import Role, rule
 from hipdnn_backend.offload.to_wire.values import Made, Padded, Source, Splat, Value
 
-__all__: list[str] = []
+__all__ = ["RESHAPES"]
 
-
-@rule(
+_RESHAPES: Final = (
     "aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten.using_ints", "aten.unflatten.int",
-    "prims.collapse", "prims.split_dim", "prims.squeeze", "aten.squeeze", "aten.squeeze.dim", "aten.squeeze.dims",
-    "aten.unsqueeze", "aten.reshape_as",
-    "aten._reshape_alias", "aten.view_copy", "prims.view_of", "aten.atleast_1d", "aten.atleast_2d",
+    "prims.collapse", "prims.split_dim", "prims.squeeze", "aten.squeeze", "aten.squeeze.dim", "aten.unsqueeze",
+)  # fmt: skip
+RESHAPES: Final = frozenset(f"torch.{name}" for name in _RESHAPES)
+"""Operations that keep the elements in row-major order and change nothing but the dims."""
+
+
+@rule(*_RESHAPES, role=Role.VIEW)
+@rule(
+    "aten.squeeze.dims", "aten.reshape_as", "aten._reshape_alias", "aten.view_copy", "prims.view_of",
+    "aten.atleast_1d", "aten.atleast_2d",
 )  # fmt: skip
 def reshape(b: Builder, op: Op) -> Value:
     """Row-major in the dims of the result."""
     return b.reshaped(op, b.value(op, 0), op.result().dims, "x")
 
 
-@rule("aten.permute", "aten.permute_copy")
+@rule("aten.permute", role=Role.VIEW)
+@rule("aten.permute_copy")
 def permute(b: Builder, op: Op) -> Value:
     """Axes in another order."""
     x = b.value(op, 0)
     return b.permuted(op, x, op.axes(1, len(x.dims)))
 
 
-@rule("aten.transpose.int", "aten.transpose_copy.int")
+@rule("aten.transpose.int", role=Role.VIEW)
+@rule("aten.transpose_copy.int")
 def transpose(b: Builder, op: Op) -> Value:
     """Two axes swapped."""
     x = b.value(op, 0)
@@ -39,7 +49,7 @@ def transpose(b: Builder, op: Op) -> Value:
     return b.permuted(op, x, order)
 
 
-@rule("aten.t", "aten.numpy_T")
+@rule("aten.t", "aten.numpy_T", role=Role.VIEW)
 def transpose_all(b: Builder, op: Op) -> Value:
     """All axes in reverse."""
     x = b.value(op, 0)
@@ -56,7 +66,8 @@ def movedim(b: Builder, op: Op) -> Value:
     return b.permuted(op, x, order)
 
 
-@rule("aten.expand", "aten.broadcast_to", "aten.expand_as", "aten.expand_copy")
+@rule("aten.expand", "aten.broadcast_to", role=Role.VIEW)
+@rule("aten.expand_as", "aten.expand_copy")
 def expand(b: Builder, op: Op) -> Value:
     """Repeated without a copy."""
     return b.expanded(op, b.value(op, 0), op.result().dims)
@@ -72,7 +83,7 @@ def repeat(b: Builder, op: Op) -> Value:
     return b.expanded(op, x, kind.dims)
 
 
-@rule("aten.slice.Tensor", "aten.narrow", "aten.select.int")
+@rule("aten.slice.Tensor", "aten.narrow", "aten.select.int", role=Role.VIEW)
 def slices(b: Builder, op: Op) -> Value:
     """A part that begins where the tensor does: hipDNN's tensors have strides but no offset."""
     x, kind = b.value(op, 0), op.result()
@@ -96,7 +107,7 @@ def slices(b: Builder, op: Op) -> Value:
     return b.reshaped(op, Source(x.position, dims, x.dtype, strides), kind.dims, "the part")
 
 
-@rule("aten.constant_pad_nd", "aten.pad")
+@rule("aten.constant_pad_nd", "aten.pad", role=Role.VIEW)
 def pad(b: Builder, op: Op) -> Value:
     """A frame of one number, for the convolution or pooling that uses it; pads come in pairs from the last axis on."""
     x, kind = b.value(op, 0), op.result()

@@ -1,65 +1,11 @@
-"""The rewrite rules, a file per family; importing this package registers them."""
+"""The rewrite rules, a file per family; importing this package registers them, in the order of the files' names."""
 
-from hipdnn_backend.offload.frontend.rules import (
-    activation,
-    affine,
-    arithmetic,
-    attention,
-    casting,
-    chance,
-    contrib,
-    contrib_attention,
-    conv,
-    fourier,
-    identity,
-    indices,
-    integers,
-    loop,
-    loss,
-    machine_learning,
-    matmul,
-    moving,
-    norm,
-    pool,
-    quantised,
-    quantised_recurrent,
-    recurrent,
-    reduction,
-    resize,
-    sampling,
-    scan,
-    slicing,
-    training,
-)
+from __future__ import annotations
 
-__all__ = [
-    "activation",
-    "affine",
-    "arithmetic",
-    "attention",
-    "casting",
-    "chance",
-    "contrib",
-    "contrib_attention",
-    "conv",
-    "fourier",
-    "identity",
-    "indices",
-    "integers",
-    "loop",
-    "loss",
-    "machine_learning",
-    "matmul",
-    "moving",
-    "norm",
-    "pool",
-    "quantised",
-    "quantised_recurrent",
-    "recurrent",
-    "reduction",
-    "resize",
-    "sampling",
-    "scan",
-    "slicing",
-    "training",
-]
+import importlib
+import pkgutil
+
+__all__: list[str] = []
+
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_file.name}")

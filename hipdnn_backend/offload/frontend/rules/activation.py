@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+from hipdnn_backend.offload.frontend.torch_ops import Emitter, emits
 
 __all__: list[str] = []
+
+operator("Gelu", "ThresholdedRelu", keeps_dims=True)
+operator("PRelu", weights=(1,), broadcasts=True, trailing=(1,))
 
 
 @rewrites("Swish")
@@ -21,6 +27,11 @@ def _swish(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if alpha == 1.0:
         return [b.torch("silu", x, like=type_)]
     return [b.op("Mul", x, b.op("Sigmoid", b.op("Mul", x, b.like(x, alpha))))]
+
+
+@emits("silu")
+def _emit_silu(e: Emitter, x: Any) -> list[Any]:
+    return [e.create("torch.aten.silu", e.op.results[0].type, [x])]
 
 
 @rewrites("ThresholdedRelu")

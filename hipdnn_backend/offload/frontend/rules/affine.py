@@ -8,9 +8,12 @@ import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.graph import attributes
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__ = ["scaled_filters"]
+
+operator("Add", "Div", "Mul", "Sub", broadcasts=True)
 
 
 @rewrites("Mul", "Div", "Add", "Sub")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.graph import TensorType
 from hipdnn_backend.offload.frontend.rewriting import Builder, check_size, rewrites
+from hipdnn_backend.offload.frontend.torch_ops import Emitter, emits
 
 __all__ = ["Attention", "attend", "merge_heads", "rotate", "split_heads", "window_bias"]
 
@@ -80,6 +82,16 @@ def attend(b: Builder, a: Attention, captured: int | None = None) -> tuple[str, 
     given = {"scale": float(a.scale), "is_causal": int(a.causal)}
     y = b.torch("scaled_dot_product_attention", *operands, like=a.type, **given)
     return _guarded(b, a, y), ""
+
+
+@emits("scaled_dot_product_attention")
+def _emit_attention(e: Emitter, q: Any, k: Any, v: Any, *mask: Any) -> list[Any]:
+    grouped = e.dims(q)[1] != e.dims(k)[1]
+    operands = [
+        *(q, k, v, mask[0] if mask else e.none(), e.float(0.0)),
+        *(e.bool(bool(e.integer("is_causal"))), e.float(e.number("scale")), e.bool(grouped)),
+    ]
+    return [e.create("torch.aten.scaled_dot_product_attention", e.op.results[0].type, operands)]
 
 
 def _guarded(b: Builder, a: Attention, y: str) -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
 from hipdnn_backend.offload.frontend.graph import TensorType
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+from hipdnn_backend.offload.frontend.torch_ops import Emitter, emits
 
 __all__: list[str] = []
+
+operator("Cast", keeps_dims=True)
 
 _TORCH: Mapping[int, int] = {
     TensorProto.UINT8: 0, TensorProto.INT8: 1, TensorProto.INT16: 2, TensorProto.INT32: 3, TensorProto.INT64: 4,
@@ -32,6 +37,12 @@ def _cast(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if like.element == TensorProto.UINT32 and type_.dtype.kind not in "iub":  # compiled as if it had a sign
         x = b.op("Cast", x, to=TensorProto.INT64)
     return [b.torch("to_dtype", x, like=like, dtype=_TORCH[like.element])]
+
+
+@emits("to_dtype")
+def _emit_to_dtype(e: Emitter, x: Any) -> list[Any]:
+    operands = [x, e.int(e.integer("dtype")), e.bool(False), e.bool(False), e.none()]
+    return [e.create("torch.aten.to.dtype", e.op.results[0].type, operands)]
 
 
 @rewrites("CastLike")
@@ -56,3 +67,8 @@ def _bit_cast(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     row = b.op("Reshape", node.input[0], b.constant([1]))
     y = b.torch("view_dtype", row, like=TensorType(after.element, (1,)), dtype=_TORCH[after.element])
     return [b.op("Reshape", y, b.constant(np.zeros(0)))]
+
+
+@emits("view_dtype")
+def _emit_view_dtype(e: Emitter, x: Any) -> list[Any]:
+    return [e.create("torch.aten.view.dtype", e.op.results[0].type, [x, e.int(e.integer("dtype"))])]

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.onnx_op import RANDOM
 
 __all__: list[str] = []
+
+operator("Dropout", static=(1, 2, 3), keeps_dims=True)
 
 
 @rewrites(*sorted(RANDOM - {"Dropout"}))

@@ -9,9 +9,13 @@ import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.graph import TensorType
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__ = ["DOMAIN"]
+
+operator("SimplifiedLayerNormalization", trailing=(1, 2))
+operator("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", trailing=(1, 2, 3, 4))
 
 DOMAIN = "com.microsoft"
 

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__ = ["Window", "forward_window"]
+
+operator("Conv", "ConvTranspose", weights=(1, 2))
+operator("ConvInteger", static=(2, 3, 4))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
+
+operator("DFT", static=(1, 2))
+operator("STFT", static=(1, 2, 3))
 
 _LONGEST = 1 << 12
 """Length up to which a product is made; the matrix of 4096 has 128 MiB in single precision."""

@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
+
+operator("Expand", "Reshape", "Squeeze", "Unsqueeze", static=(1,))
+operator("Identity", "Transpose", keeps_dims=True)
+operator("Max", "Mean", "Min", "Sum", broadcasts=True)
 
 
 @rewrites("Identity")

@@ -7,11 +7,13 @@ tensor what only a run knows, as it does for PyTorch's operations.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+from hipdnn_backend.offload.frontend.torch_ops import Emitter, emits
 
 __all__: list[str] = []
 
@@ -60,3 +62,9 @@ def _greatest_or_least(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None
     wide = b.op("Cast", positions, to=onnx.TensorProto.INT64)
     from_end = b.op("Where", b.op("Less", wide, b.constant(0)), b.op("Add", wide, b.constant(dims[axis])), wide)
     return [b.torch("scatter_reduce", x, from_end, node.input[2], like=type_, dim=axis, reduce=how)]
+
+
+@emits("scatter_reduce")
+def _emit_scatter(e: Emitter, x: Any, positions: Any, values: Any) -> list[Any]:
+    operands = [x, e.int(e.integer("dim")), positions, values, e.text("reduce"), e.bool(True)]
+    return [e.create("torch.aten.scatter_reduce.two", e.op.results[0].type, operands)]

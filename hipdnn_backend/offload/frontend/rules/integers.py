@@ -7,9 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
+
+operator("Abs", keeps_dims=True)
+operator("Clip", static=(1, 2, 3), keeps_dims=True)
+operator("Pow", broadcasts=True)
 
 _BITS = 6
 """Of an exponent; any larger power of what is not -1, 0 or 1 does not fit 64 bits."""

@@ -11,11 +11,14 @@ import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.graph import attributes
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.offload.frontend.rules.scan import NODES, stacked
 from hipdnn_backend.offload.frontend.tensors import to_array
 
 __all__: list[str] = []
+
+operator("Loop", static=(0, 1))
 
 
 @rewrites("Loop")

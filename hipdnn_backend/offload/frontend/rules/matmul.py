@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
+
+operator("Gemm", weights=(1, 2))
+operator("MatMul", weights=(0, 1), broadcasts=True)
 
 
 @rewrites("MatMul")

@@ -8,9 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
+
+operator("CenterCropPad", static=(1,))
+operator("Col2Im", static=(1, 2))
 
 _INT64 = onnx.TensorProto.INT64
 

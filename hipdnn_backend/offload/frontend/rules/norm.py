@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
 
 from hipdnn_backend.offload.frontend.graph import attributes, numpy_type
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.offload.frontend.rules.affine import scaled_filters
+from hipdnn_backend.offload.frontend.torch_ops import Emitter, emits
 
 __all__: list[str] = []
+
+operator("BatchNormalization", weights=(1, 2, 3, 4), keeps_dims=True, per_channel=(1, 2, 3, 4))
+operator("GroupNormalization", "InstanceNormalization", weights=(1, 2), per_channel=(1, 2))
+operator("LayerNormalization", weights=(1, 2), keeps_dims=True, trailing=(1, 2))
+operator("RMSNormalization", weights=(1,), keeps_dims=True, trailing=(1, 2))
 
 _FLOAT = onnx.TensorProto.FLOAT
 
@@ -38,6 +46,13 @@ def _rms_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     root = b.op("Sqrt", b.op("Add", mean, b.constant(epsilon, stash)))
     normed = b.op("Cast", b.op("Div", wide, root), to=type_.element)
     return [b.op("Mul", normed, scale)]
+
+
+@emits("rms_norm")
+def _emit_rms_norm(e: Emitter, x: Any, weight: Any) -> list[Any]:
+    dims = e.dims(weight)
+    operands = [x, e.ints(dims), weight, e.float(e.number("epsilon"))]
+    return [e.create("torch.aten.rms_norm", e.op.results[0].type, operands)]
 
 
 @rewrites("BatchNormalization")
@@ -92,6 +107,12 @@ def _group_norm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     given = {"groups": b.given["num_groups"], "epsilon": float(b.given.get("epsilon", 1e-5))}
     return [b.torch("group_norm", *node.input, like=type_, **given)]
+
+
+@emits("group_norm")
+def _emit_group_norm(e: Emitter, x: Any, weight: Any, bias: Any) -> list[Any]:
+    operands = [x, e.int(e.integer("groups")), weight, bias, e.float(e.number("epsilon")), e.bool(False)]
+    return [e.create("torch.aten.group_norm", e.op.results[0].type, operands)]
 
 
 @rewrites("MeanVarianceNormalization")

@@ -11,6 +11,7 @@ import onnx
 from hipdnn_backend.offload.frontend.graph import TensorType
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.offload.frontend.rules.conv import Window, forward_window
+from hipdnn_backend.offload.frontend.torch_ops import Emitter, emits
 
 __all__: list[str] = []
 
@@ -167,3 +168,10 @@ def _max(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         first = np.arange(dims[0] * dims[1]).reshape(dims[0], dims[1], 1, 1) * height * width
         indices = b.op("Add", indices, b.constant(first))
     return [y, indices]
+
+
+@emits("max_pool2d_with_indices")
+def _emit_max_pool(e: Emitter, x: Any) -> list[Any]:
+    lists = [e.ints(e.integers(name)) for name in ("kernel", "strides", "pads", "dilations")]
+    operands = [x, *lists, e.bool(bool(e.integer("ceil")))]
+    return e.create_all("torch.aten.max_pool2d_with_indices", [result.type for result in e.op.results], operands)

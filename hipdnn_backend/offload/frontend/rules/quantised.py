@@ -10,9 +10,13 @@ import onnx
 
 from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend.graph import numpy_type
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__ = ["exact_type", "quantised"]
+
+operator("DequantizeLinear", "QuantizeLinear", static=(1, 2))
+operator("QLinearConv", "QLinearMatMul", static=(1, 2, 4, 5, 6, 7))
 
 _FLOAT = onnx.TensorProto.FLOAT
 _PRECISIONS = tuple(getattr(onnx.TensorProto, name) for name in ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"))

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
+
+operator(
+    "CumProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
+    "ReduceProd", "ReduceSum", "ReduceSumSquare",
+    static=(1,),
+)  # fmt: skip
+operator("CumSum", static=(1,), keeps_dims=True)
 
 
 @rewrites(

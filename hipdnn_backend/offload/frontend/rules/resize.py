@@ -11,9 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
+
+operator("Resize", static=(1, 2, 3))
 
 _SUMMED = 4
 """Taps up to which each is a gather of its own; more are gathered into an axis and reduced."""

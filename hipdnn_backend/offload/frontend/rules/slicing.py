@@ -7,9 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
 __all__: list[str] = []
+
+operator("Pad", static=(0, 1, 2, 3))
+operator("Slice", static=(1, 2, 3, 4))
+operator("Split", static=(1,))
 
 _WHOLE = (-1, -(2**31))
 """Start and end of a dim that is turned round."""
