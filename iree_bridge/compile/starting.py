@@ -75,7 +75,7 @@ def _look(options: Options) -> str:
 
 
 def _key(options: Options) -> object:
-    return (options.python, options.memory)
+    return (options.python, options.memory, options.extra_flags)  # of which a worker may not know one
 
 
 def find_python(options: Options) -> tuple[Path, tuple[str, ...]]:

@@ -499,3 +499,13 @@ def test_waiting_for_a_worker_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(WorkerError, match=r"no compile worker became free in 0\.3 s") as caught:
         workers.request({"op": "nothing"}, timeout=0.1)
     assert caught.value.kind == "timeout"
+
+
+def test_what_one_caller_s_flags_break_is_no_problem_of_others() -> None:
+    bad, good = (Options(extra_flags=flags) for flags in (("--no-such-flag",), ()))
+    starting.failed(bad, "the compiler has no flag --no-such-flag")
+    try:
+        assert starting.problem(bad) == "the compiler has no flag --no-such-flag"
+        assert not starting.problem(good)
+    finally:
+        starting.succeeded(bad)
