@@ -295,6 +295,7 @@ class Graph(AllBuilders):
         return order
 
     def _infer(self, order: Sequence[Node], producers: Mapping[TensorAttr, Node]) -> None:
+        """Types, dims and strides, node after node: each reads what its producers were given."""
         used = {tensor for node in order for tensor in (*node.inputs.values(), *node.outputs.values())}
         for tensor in self._tensors:
             if tensor not in producers:

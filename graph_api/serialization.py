@@ -146,6 +146,7 @@ def _with_value(tensor: TensorAttr, value: Any) -> TensorAttr:
 
 
 def _node_from_json(graph: Graph, item: Any, by_uid: dict[int, TensorAttr], where: str) -> None:
+    """Adds a node as a document has it; every uid has to name a tensor that was read before."""
     op = _field(item, "op", str, where)
     node_type = OPS.get(op)
     if node_type is None:

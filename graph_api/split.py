@@ -18,6 +18,7 @@ def node_graphs(graph: Graph) -> list[Graph]:
 
 
 def _alone(graph: Graph, index: int) -> Graph:
+    """A graph of one node: what was virtual between nodes is a buffer here, with the same type, dims and strides."""
     node = graph.nodes[index]
     alone = Graph(node.name)
     copies: dict[TensorAttr, TensorAttr] = {}

@@ -84,6 +84,7 @@ _LOCK: Final = threading.Lock()
 
 @functools.cache
 def _core() -> Core:
+    """The shipped core if it is current, else one built into the tree, or into the cache folder if that is ours."""
     version = core_version()
     kept = Options.from_env().cache_dir / "emulator" / f"libgfx_emulator-{version}.so"
     for path in (CORE_LIBRARY, kept):

@@ -125,6 +125,7 @@ def _fill(
     right: int,
     shapes: Collection[tuple[int, int, int]],
 ) -> None:
+    """Shape and operands of a matrix instruction. The blocks follow from the registers that operand A takes."""
     destination, a, b, c = instruction.operands
     place = register(a)
     if place is None or place.kind != Kind.VECTOR:

@@ -40,6 +40,7 @@ def source_lanes(modifiers: Mapping[str, str]) -> list[int] | None:
 
 
 def _source(name: str, value: str, lane: int) -> int:
+    """The lane that a DPP modifier reads for ``lane``; -1 where there is none."""
     row, place = lane // 16 * 16, lane % 16
     if name == "quad_perm":
         return lane // 4 * 4 + int(re.findall(r"\d", value)[lane % 4])

@@ -137,6 +137,7 @@ def _put(decoded: Decoded, sources: list[Operand]) -> None:
 
 
 def _local(match: re.Match[str], instruction: Instruction, decoded: Decoded, core: Core) -> None:
+    """Reads and writes of LDS: one offset counts bytes, two count elements, or 64 of them."""
     _check(instruction, "offset", "offset0", "offset1")
     size, two, read = _SIZES[match[4]], match[2] == "2", match[1] == "read"
     unit = size * (64 if match[3] else 1) if two else 1
@@ -203,6 +204,7 @@ def _local_atomic(match: re.Match[str], instruction: Instruction, decoded: Decod
 
 
 def _far_atomic(match: re.Match[str], instruction: Instruction, decoded: Decoded, core: Core) -> None:
+    """Atomics through buffers and addresses: cmpswap takes two values, a result comes back with glc or sc0 alone."""
     space, operation, wide = match[1], match[2], match[3] is not None or match[2].endswith("f64")
     _check(instruction, "offset", *(("offen",) if space == "buffer" else ()))
     size, texts = 8 if wide else 4, list(instruction.operands)

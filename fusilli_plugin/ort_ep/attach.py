@@ -247,6 +247,7 @@ class Bridge:
         elsewhere = self._elsewhere
 
         def compute(number: int, call: int, addresses: Any, stream: int, dims: Any, length: int) -> int:
+            """One run of a group; nothing that is raised may cross into C."""
             try:
                 node = nodes[number]
                 shapes = ffi.buffer(dims, 8 * length)[:] if length else b""

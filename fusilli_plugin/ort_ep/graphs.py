@@ -417,6 +417,7 @@ def _without_end(names: Sequence[str]) -> list[str]:
 
 
 def _attribute_proto(api: Api, handle: Any) -> onnx.AttributeProto | None:
+    """An attribute as ONNX writes it; None for graphs, which are read elsewhere."""
     name = api.text("OpAttr_GetName", handle)
     kind = AttributeType(api.get("OpAttr_GetType", "int", handle))
     if kind in (AttributeType.UNDEFINED, AttributeType.GRAPH):

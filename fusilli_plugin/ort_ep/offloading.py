@@ -233,6 +233,7 @@ def compile_model(model: onnx.ModelProto, engines: Sequence[Engine], *, place: s
 
 
 def _compile(model: onnx.ModelProto, engines: Sequence[Engine], alignment: int) -> Compiled:
+    """As for a whole model, but nodes that no engine compiles are named, so that they go back to ONNX Runtime."""
     from hipdnn_backend.offload.frontend import load
     from hipdnn_backend.offload.passes.graph_to_executable import NotCompiledError
     from hipdnn_backend.offload.pipeline import run

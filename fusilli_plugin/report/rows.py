@@ -78,6 +78,7 @@ def best_times(runs: Sequence[Sequence[Timing]]) -> list[float]:
 
 
 def _row(program: Program, step: Step, about: Mapping[str, Any], seconds: float | None, once: bool) -> StepRow:
+    """A row for a step; of a copy there is nothing to say but its name, bytes and time."""
     views = [program.views[number] for number in program.touched(step)]
     moved = sum(view.count * view.itemsize for view in views)
     if isinstance(step, Copy):

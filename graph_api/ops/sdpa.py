@@ -124,6 +124,7 @@ class SdpaAttributes(Attributes):
         self._settle_window()
 
     def _check_numbers(self) -> None:
+        """Numbers become Python's own: JSON has no others, and True would count as 1."""
         for field in ("attn_scale_value", "dropout_probability"):
             value = getattr(self, field)
             if value is None:

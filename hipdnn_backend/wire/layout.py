@@ -191,6 +191,7 @@ class Table:
     """
 
     def __init__(self, name: str, cls: type[Record], *, skip: frozenset[str] = frozenset()) -> None:
+        """Slots follow the record's fields as the schema has them: a union takes two, and newer fields come last."""
         self.name = name
         self.cls = cls
         self.fields: list[Field] = []

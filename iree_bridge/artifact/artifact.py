@@ -277,6 +277,7 @@ class Artifact:
         return members
 
     def _manifest(self, members: Mapping[str, bytes]) -> dict[str, Any]:
+        """What a reader has to know before it opens a member, with the size and digest of each."""
         outputs, inputs = self.graph.arguments()
         return {
             "format": FORMAT,
@@ -363,6 +364,7 @@ def _json(value: object) -> bytes:
 
 
 def _read(data: bytes) -> Artifact:
+    """Members are checked by size and digest before anything that they say is used."""
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         infos = _checked_infos(file, len(data))
         if _MANIFEST not in infos:
@@ -435,6 +437,7 @@ def _check_arguments(graph: Graph, table: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _target_code(name: str, entry: Mapping[str, Any], members: Mapping[str, bytes]) -> TargetCode:
+    """The code of one target. Each field is made what its type says: a manifest may come from anybody."""
     target = Target.restored(entry["target"])
     if str(target) != name:
         raise ArtifactError(f"the entry of target {name!r} is for {target!r}")

@@ -486,6 +486,10 @@ def _raise_own(reply: Reply) -> None:
 def _compile_ir(
     ir: EmittedIr, job: _Job, store: Cache, *, graph_key: str | None = None, refresh: bool = False
 ) -> CompiledCode:
+    """The code of IR: from the cache, else compiled once, however many threads and processes ask for it.
+
+    Under the lock the cache is looked into again: another process may have stored the code meanwhile.
+    """
     recipe, options = job.recipe, job.options
     key = _code_key(ir, recipe)
 

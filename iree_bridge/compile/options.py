@@ -104,6 +104,7 @@ class Options:
     wire_reading: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        """Values from code and from the environment take one form here, and are refused with one kind of error."""
         for name, form in _FORMS.items():
             given = getattr(self, name)
             try:

@@ -193,6 +193,7 @@ class _Server:
         return {"ok": True, "ir_size": len(ir)}, ir + module.located_ir.encode()
 
     def _compile(self, header: Header, payload: bytes) -> tuple[Header, bytes]:
+        """Compiles IR. For AMD chips the assembly is dumped too, since faults of the code are looked for in it."""
         from iree_bridge.compile import iree_compiler
 
         flags = tuple(header["flags"])

@@ -102,6 +102,7 @@ class Scope:
         return bool(self._wire[uid].dims) or not self._wire[uid].virtual
 
     def _make(self, source: wire.WireTensor) -> TensorAttr:
+        """A tensor of the wire as one of a graph: a value makes it a scalar, raggedness declines it."""
         if source.ragged_offset_tensor_uid is not None:
             raise NotSupportedError(source.name, "ragged", f"tensor {source.uid} is ragged; copy it to a dense one")
         dtype = data_type(source.data_type, self.reading, f"tensor '{source.name}'")

@@ -116,6 +116,7 @@ def _type_name(element: int) -> str:
 
 
 def _external(tensor: TensorProto, name: str, folder: Folder | None) -> np.ndarray:
+    """Elements in a file beside the model: the path stays in its folder, no byte is read beyond what the dims need."""
     if folder is None:
         location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
         reason = f"its elements are in a file ({location!r}), but the model came as bytes; load it by its path"

@@ -273,6 +273,7 @@ class _Compiler:
     # ---- from plans to executables
 
     def _replace(self, jobs: Mapping[Any, _Job]) -> None:
+        """Each region becomes an executable of its own; equal ones share a plan, and the report names the first."""
         first: dict[Key, str] = {}
         for number, op in enumerate(graphs(self._module)):
             job = jobs[op.results[0]]

@@ -251,6 +251,7 @@ class _Reader:
             raise LoweringError(str(op.location), f"operation {op.name} is none that a program can have")
 
     def _execute(self, op: Any) -> None:
+        """A tensor that does not lie as its graph wants it is copied before the call, a result after it."""
         name = _string(op.attributes["graph"])
         taken, given = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
         number = self._graph(name, op)
@@ -306,6 +307,7 @@ class _Reader:
         return self._add(View(len(self.buffers) - 1, 0, view.dims, _row_major(view.dims), view.dtype))
 
     def _graph(self, name: str, op: Any) -> int:
+        """Graphs with one compiled plan share its number, so a saved model holds it once."""
         if name in self._graphs:
             return self._graphs[name]
         if name not in self.compiled:

@@ -149,6 +149,7 @@ def _is_special(path: str | os.PathLike[str]) -> bool:
 
 
 def _write(file: BinaryIO, name: str, variants: Sequence[Variant]) -> None:
+    """Blobs are named by digest: equal ones are stored once. All have one date, so equal models are equal files."""
     blobs: dict[str, bytes | memoryview] = {}
 
     def blob(data: bytes | memoryview) -> str:
@@ -250,6 +251,7 @@ class Package:
         return f"it has code for {', '.join(self.targets)}"
 
     def _read(self, archive: zipfile.ZipFile, target: str, document: Mapping[str, Any]) -> Variant:
+        """A variant, all of which has to fit its program before any of it is used."""
         program = from_document(document["program"])
         blobs = _Blobs(archive, self.path)
         if len(document["plans"]) != program.plans:

@@ -65,6 +65,10 @@ def find(ops: Sequence[Op], outputs: Sequence[Any]) -> dict[Any, Match]:
 
 
 def _match(softmax: Op, by_result: dict[Any, Op], kept: set[Any]) -> tuple[Match | None, list[Any]]:
+    """The operations around a softmax that make an attention: product, scale, mask, softmax, product.
+
+    What lies inside may have no other user, since it will not exist.
+    """
     none: tuple[None, list[Any]] = (None, [])
     rank = len(softmax.result().dims)
     if not is_constant(softmax.operands[1]) or softmax.axis(1, rank) != rank - 1:

@@ -79,6 +79,7 @@ def native_batch_norm(b: Builder, op: Op) -> Result:
 
 
 def _inference(b: Builder, op: Op, epsilon: float) -> Value:
+    """Batch norm with given statistics: one node with scale and bias, which the wire's table wants; else several."""
     x, dtype = b.value(op, 0), op.result().dtype
     rank = len(x.dims)
     scale, bias, mean, variance = (

@@ -49,6 +49,7 @@ class _Axis:
 
 @rewrites("Resize")
 def _resize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Axis by axis: a gather for the nearest, weighted sums otherwise; integers are rounded once, at the end."""
     dims, result, type_ = b.dims(node.input[0]), b.dims(node.output[0]), b.type(node.input[0])
     if dims is None or result is None or type_ is None:
         return None
@@ -79,6 +80,7 @@ def _resize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _axes(b: Builder, dims: tuple[int, ...], result: tuple[int, ...]) -> list[_Axis]:
+    """Scale and size of each axis; the scale that a size implies is a float32 quotient."""
     rank = len(dims)
     roi, scales, sizes = (b.value(b.input(i)) if b.input(i) else None for i in (1, 2, 3))
     chosen = [axis % rank for axis in b.given.get("axes") or range(rank)]

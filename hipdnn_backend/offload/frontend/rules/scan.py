@@ -16,6 +16,7 @@ NODES = 4096
 
 @rewrites("Scan")
 def _scan(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """Written out step by step, since the number of steps is known; ``NODES`` bounds what that may become."""
     body, count = b.given["body"], b.given["num_scan_inputs"]
     carried = len(node.input) - count
     made = len(node.output) - carried

@@ -81,6 +81,7 @@ def _adagrad(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 
 @rewrites("Adam", domain=_DOMAIN)
 def _adam(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """ONNX's formula: the rate makes up for means that began with 0, but not in step 0."""
     if not _known(b):
         return None
     rate, steps = _scalar(b, 0), _scalar(b, 1)
