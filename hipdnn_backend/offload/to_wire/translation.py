@@ -69,7 +69,7 @@ def _translate(
     name: str,
     fused: Mapping[Any, attention.Match],
 ) -> Translation:
-    """In the function's order; of an attention all but the last are left out, when its inputs are defined."""
+    """In the function's order; an attention is made in place of its last operation, where its inputs are defined."""
     types = boundary_types(inputs, "input", name)
     builder = Builder(types, [value_name(value, f"{name}::in{place}") for place, value in enumerate(inputs)])
     for position, (key, kind) in enumerate(zip(inputs, types, strict=True)):
