@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+
+from fusilli_ground.strides import row_major
 
 __all__ = ["GPU_KINDS", "HOST_KINDS", "Exported", "ManagedTensor", "examine", "is_shareable", "new_capsule"]
 
@@ -92,6 +93,29 @@ class Exported(NamedTuple):
     writable: bool
     owner: object
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is row-major without gaps."""
+        return 0 in self.dims or all(
+            dim == 1 or stride == want
+            for dim, stride, want in zip(self.dims, self.strides, row_major(self.dims), strict=True)
+        )
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """Host memory as an array, which keeps the owner."""
+        if 0 in self.dims:
+            return np.empty(self.dims, self.dtype)
+        item = self.dtype.itemsize
+        spans = [(dim - 1) * stride * item for dim, stride in zip(self.dims, self.strides, strict=True)]
+        before = -sum(span for span in spans if span < 0)
+        size = before + sum(span for span in spans if span > 0) + item
+        memory: Any = (ctypes.c_char * size).from_address(self.address - before)
+        memory.owner = self.owner
+        steps = tuple(stride * item for stride in self.strides)
+        made = np.ndarray(self.dims, self.dtype, memory, before, steps)
+        made.flags.writeable = self.writable
+        return made
+
 
 def is_shareable(value: object) -> bool:
     """Whether an object speaks DLPack."""
@@ -122,7 +146,7 @@ def examine(value: Any, stream_of: Callable[[int], int | None]) -> Exported:
     if dtype is None or tensor.lanes != 1:
         raise ValueError(f"DLPack type {tensor.code} of {tensor.bits} bits, {tensor.lanes} lanes is unknown")
     dims = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-    strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else _row_major(dims)
+    strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else row_major(dims)
     address = (tensor.data or 0) + tensor.byte_offset
     return Exported(address, dims, strides, dtype, kind, index, not flags & _READ_ONLY, (value, capsule))
 
@@ -155,10 +179,6 @@ def _read(capsule: object) -> tuple[_Tensor, int]:
     if _capsule_is_valid(capsule, b"dltensor"):
         return ManagedTensor.from_address(_capsule_pointer(capsule, b"dltensor")).tensor, 0
     raise ValueError(f"__dlpack__ must return a fresh capsule, got {type(capsule).__name__}")
-
-
-def _row_major(dims: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(dims[axis + 1 :]) for axis in range(len(dims)))
 
 
 def _capsule_function(name: str, result: Any, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""HIP's runtime, and CUDA's under names of its own, through ctypes: the one place that binds either.
+"""HIP's runtime, and CUDA's under names of its own, through ctypes: the one place that does.
 
 A process must have one of them: a second HIP runtime would see no devices. So the library that is mapped comes first.
 What launches call thousands of times is taken without argument types (`GpuRuntime.raw`), everything else with them.

@@ -2,66 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
-from typing import Any, Final, NamedTuple
-
-import numpy as np
+from typing import Any, Final
 
 from fusilli_ground import dlpack
+from fusilli_ground.dlpack import Exported
+from fusilli_ground.gpu_runtime import CUDA, HIP, Family
 
-__all__ = ["Shared", "share"]
+__all__ = ["place_of", "share"]
 
-# DLDeviceType → how `Memory.name` begins.
-_DEVICES: Final = {"cuda": "CUDA", "hip": "HIP"}
-
-
-class Shared(NamedTuple):
-    """Memory as its owner describes it.
-
-    Attributes:
-        address: of the first element.
-        dims: extents.
-        strides: in elements.
-        dtype: of the elements.
-        place: "" for host memory, else as `Memory.name` has it, e.g. ``HIP device 0``.
-        writable: False if the owner forbids writes.
-        owner: keep it as long as the address is used.
-    """
-
-    address: int
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-    place: str
-    writable: bool
-    owner: object
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether it is row-major without gaps."""
-        return 0 in self.dims or all(
-            dim == 1 or stride == want
-            for dim, stride, want in zip(self.dims, self.strides, _row_major(self.dims), strict=True)
-        )
-
-    def array(self) -> np.ndarray[Any, Any]:
-        """Host memory as an array, which keeps the owner."""
-        if 0 in self.dims:
-            return np.empty(self.dims, self.dtype)
-        item = self.dtype.itemsize
-        spans = [(dim - 1) * stride * item for dim, stride in zip(self.dims, self.strides, strict=True)]
-        before = -sum(span for span in spans if span < 0)
-        size = before + sum(span for span in spans if span > 0) + item
-        memory: Any = (ctypes.c_char * size).from_address(self.address - before)
-        memory.owner = self.owner
-        steps = tuple(stride * item for stride in self.strides)
-        made = np.ndarray(self.dims, self.dtype, memory, before, steps)
-        made.flags.writeable = self.writable
-        return made
+_FAMILIES: Final[dict[str, Family]] = {"cuda": CUDA, "hip": HIP}
 
 
-def share(value: Any, stream: int) -> Shared:
+def share(value: Any, stream: int) -> Exported:
     """The memory behind an object that speaks DLPack.
 
     Args:
@@ -72,19 +24,13 @@ def share(value: Any, stream: int) -> Shared:
         ValueError: the object refuses to share its memory, or has what is not known here.
     """
     # CUDA's default stream is 1 in DLPack's numbering, HIP's is 0.
-    found = dlpack.examine(value, lambda kind: stream or (0 if dlpack.GPU_KINDS.get(kind) == "hip" else 1))
-    return Shared(
-        found.address, found.dims, found.strides, found.dtype, _place(found.kind, found.number), found.writable,
-        found.owner,
-    )  # fmt: skip
+    return dlpack.examine(value, lambda kind: stream or (0 if dlpack.GPU_KINDS.get(kind) == "hip" else 1))
 
 
-def _place(kind: int, index: int) -> str:
-    if kind in dlpack.HOST_KINDS:
+def place_of(memory: Exported) -> str:
+    """Where memory is: "" for host memory, else as `device.memory.Memory.name` has it, e.g. ``HIP device 0``."""
+    if memory.kind in dlpack.HOST_KINDS:
         return ""
-    name = _DEVICES.get(dlpack.GPU_KINDS.get(kind, ""), f"DLPack device type {kind},")
-    return f"{name} device {index}"
-
-
-def _row_major(dims: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(dims[axis + 1 :]) for axis in range(len(dims)))
+    family = _FAMILIES.get(dlpack.GPU_KINDS.get(memory.kind, ""))
+    kind = f"DLPack device type {memory.kind}," if family is None else family.kind
+    return f"{kind} device {memory.number}"

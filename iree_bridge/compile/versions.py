@@ -31,8 +31,10 @@ SUPPORTED: Final = "3.13."
 
 _METADATA: Final = re.compile(r"(iree_base_(?:compiler|runtime))-([^-]+)\.dist-info", re.IGNORECASE)
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
-_EMITTING: Final = ("graph_api", "iree_bridge/emit", "iree_bridge/targets")
-"""The folders whose sources take part in turning a graph into IR."""
+_EMITTING: Final = (
+    "fusilli_ground", "graph_api", "iree_bridge/compile/hazards.py", "iree_bridge/emit", "iree_bridge/targets",
+)  # fmt: skip
+"""Whose sources take part in turning a graph into IR, and in deciding which of its forms is taken."""
 
 
 class VersionError(FusilliError):
@@ -81,7 +83,7 @@ def iree_version() -> str:
 def emitter_version() -> str:
     """Fingerprint of the sources that turn a graph into IR."""
     digest = hashlib.sha256()
-    paths = [path for folder in _EMITTING for path in _sources(os.path.join(_ROOT, folder))]
+    paths = [path for place in _EMITTING for path in _sources(os.path.join(_ROOT, place))]
     for path in paths:
         # No pathlib, no buffering: this is a good part of a build from a warm cache.
         with open(path, "rb", buffering=0) as file:
@@ -91,9 +93,12 @@ def emitter_version() -> str:
     return digest.hexdigest()
 
 
-def _sources(folder: str) -> list[str]:
+def _sources(place: str) -> list[str]:
+    """The source files of a folder, in a fixed order; a file is its own."""
+    if place.endswith(".py"):
+        return [place]
     found: list[str] = []
-    with os.scandir(folder) as entries:
+    with os.scandir(place) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
                 found.append(entry.path)

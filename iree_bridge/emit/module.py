@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import iree_bridge.emit
+from fusilli_ground.discovery import import_files
 from graph_api import CompileError, Graph
 from iree_bridge.emit.emitter import Emitter
 from iree_bridge.emit.mlir import PassManager, ir
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.variants import choose
 
-__all__ = ["EMITTER_VERSION", "EmittedModule", "emit_module", "load_rules"]
-
-EMITTER_VERSION = 11
-"""Part of the first-level cache key: raise it when the same graph is emitted differently."""
+__all__ = ["EmittedModule", "emit_module", "load_rules"]
 
 
 @dataclass(frozen=True)
@@ -37,8 +33,7 @@ class EmittedModule:
 @cache
 def load_rules() -> None:
     """Import every file of this folder, so that all rules are registered: one of a new operation is found like this."""
-    for found in pkgutil.walk_packages(iree_bridge.emit.__path__, f"{iree_bridge.emit.__name__}."):
-        importlib.import_module(found.name)
+    import_files(iree_bridge.emit.__name__, iree_bridge.emit.__path__)
 
 
 def emit_module(graph: Graph, target: Target, form: str = "") -> EmittedModule:

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
+from fusilli_ground.discovery import import_files
 from graph_api import DataType, Graph, GraphError, NotSupportedError, Support, TensorAttr
 from graph_api.layout import nested_extents
 from iree_bridge.support.rules import NODE_RULES, Decline
@@ -16,8 +14,7 @@ from iree_bridge.targets.types import TORCH_CODE, carried
 
 __all__ = ["support"]
 
-for _file in pkgutil.iter_modules(__path__):  # each registers its rules
-    importlib.import_module(f"{__name__}.{_file.name}")
+import_files(__name__, __path__)  # each registers its rules
 
 
 def support(graph: Graph, target: Target) -> Support:

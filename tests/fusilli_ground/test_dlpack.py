@@ -30,10 +30,7 @@ def test_a_read_only_array() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.bool, torch.int16])
 def test_types_of_torch(dtype: torch.dtype) -> None:
     tensor = torch.zeros(2, 3).to(dtype)
-    try:
-        found = dlpack.examine(tensor, none)
-    except ValueError as error:  # a torch that cannot export its own type says so
-        pytest.skip(str(error))
+    found = dlpack.examine(tensor, none)
     assert str(dtype) == f"torch.{found.dtype.name}"
     assert found.address == tensor.data_ptr()
 

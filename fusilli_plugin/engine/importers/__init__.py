@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
+from fusilli_ground.discovery import import_files
 from fusilli_plugin.engine.importers.reading import Reading
 from fusilli_plugin.engine.importers.registry import EXPORTERS, IMPORTERS, Elsewhere, Scope, elsewhere, export_data_type
 from fusilli_plugin.engine.importers.tensors import tensor_value
@@ -23,8 +21,7 @@ __all__ = [
 ]
 
 # A family registers itself when its file is imported; a new family is a new file and nothing else.
-for _file in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_file.name}")
+import_files(__name__, __path__)
 
 
 def unread_results(source: wire.WireGraph) -> frozenset[int]:

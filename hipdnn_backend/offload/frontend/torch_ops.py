@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from fusilli_ground.torch_types import value_tensor_type
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.onnx_op import OPERATOR
 
@@ -26,8 +27,9 @@ class Emitter:
     @staticmethod
     def dims(value: Any) -> list[int]:
         """Static dims of a ``!torch.vtensor``."""
-        inside = str(value.type).partition("<[")[2].partition("]")[0]
-        return [int(dim) for dim in inside.split(",") if dim]
+        kind = value_tensor_type(str(value.type))
+        assert kind is not None, f"{value.type} is no tensor"
+        return [dim for dim in kind.dims if dim is not None]
 
     def number(self, name: str) -> float:
         return ir.FloatAttr(self.op.attributes[_PREFIX + name]).value

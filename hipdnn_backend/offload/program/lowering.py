@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
 import numpy as np
 
+from fusilli_ground.strides import row_major
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.program.program import (
@@ -295,7 +296,7 @@ class _Reader:
         # How the elements of dense memory are arranged is settled between the graphs that share it.
         if aligned and (view.is_dense or _layout(tensor.dims, tensor.strides) == _layout(view.dims, view.strides)):
             return number
-        if _layout(tensor.dims, tensor.strides) != _layout(tensor.dims, _row_major(tensor.dims)) and not view.is_dense:
+        if _layout(tensor.dims, tensor.strides) != _layout(tensor.dims, row_major(tensor.dims)) and not view.is_dense:
             raise LoweringError(
                 where,
                 f"'{tensor.name}' has strides {tensor.strides}, the operand of dims {view.dims} has {view.strides}",
@@ -304,7 +305,7 @@ class _Reader:
 
     def _temporary(self, view: View) -> int:
         self.buffers.append(Buffer(Space.TEMPORARY, f"temporary {len(self.buffers)}", view.count * view.itemsize))
-        return self._add(View(len(self.buffers) - 1, 0, view.dims, _row_major(view.dims), view.dtype))
+        return self._add(View(len(self.buffers) - 1, 0, view.dims, row_major(view.dims), view.dtype))
 
     def _graph(self, name: str, op: Any) -> int:
         """Graphs with one compiled plan share its number, so a saved model holds it once."""
@@ -404,7 +405,7 @@ def _view_of(value: Any, buffer: int, where: str, source: View | None = None) ->
     if not memref.has_static_shape:
         raise LoweringError(where, f"dims are not static: {memref}")
     if 0 in memref.shape:  # no element lies anywhere; MLIR's strides of such a type are not numbers
-        return View(buffer, 0, tuple(memref.shape), _row_major(memref.shape), dtype)
+        return View(buffer, 0, tuple(memref.shape), row_major(memref.shape), dtype)
     strides, offset = memref.get_strides_and_offset()
     unknown = ir.ShapedType.get_dynamic_stride_or_offset()
     if unknown in (*strides, offset):
@@ -450,14 +451,6 @@ def _from_text(text: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 def _layout(dims: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
     """What matters of dims and strides: those of dims that are not 1."""
     return [(dim, stride) for dim, stride in zip(dims, strides, strict=True) if dim != 1]
-
-
-def _row_major(dims: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for dim in reversed(dims):
-        strides.append(step)
-        step *= dim
-    return tuple(reversed(strides))
 
 
 def _extent(dims: Sequence[int], strides: Sequence[int]) -> int:

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from fusilli_ground.dlpack import is_shareable
-from hipdnn_backend.device.dlpack import Shared, share
+from fusilli_ground.dlpack import Exported, is_shareable
+from hipdnn_backend.device.dlpack import place_of, share
 from hipdnn_backend.device.memory import Buffer, Memory
 from hipdnn_backend.engine import BindablePlan, Plan
 from hipdnn_backend.errors import EngineError
@@ -75,9 +75,9 @@ class Bound:
             call()
 
 
-def _span(target: Array | Shared) -> tuple[int, int]:
+def _span(target: Array | Exported) -> tuple[int, int]:
     """Where a dense array begins and ends."""
-    if isinstance(target, Shared):
+    if isinstance(target, Exported):
         return target.address, target.address + math.prod(target.dims) * target.dtype.itemsize
     start = target.__array_interface__["data"][0]
     return start, start + target.nbytes
@@ -322,7 +322,7 @@ class Prepared:
 
     # ---- arguments
 
-    def _checked_feeds(self, feeds: Mapping[str, Any]) -> list[Array | Shared]:
+    def _checked_feeds(self, feeds: Mapping[str, Any]) -> list[Array | Exported]:
         names = [named.name for named in self.program.inputs]
         if not isinstance(feeds, Mapping):
             raise InputError(f"program '{self.program.name}': feeds are a mapping of names, not {type(feeds).__name__}")
@@ -340,27 +340,28 @@ class Prepared:
             self._given(f"input '{each.name}'", arrays[each.name], views[each.view]) for each in self.program.inputs
         ]
 
-    def _given(self, what: str, value: Any, view: View) -> Array | Shared:
-        """An array of the caller's; `Shared` if it lies on the device of the program."""
+    def _given(self, what: str, value: Any, view: View) -> Array | Exported:
+        """An array of the caller's; `Exported` if it lies on the device of the program."""
         if isinstance(value, np.ndarray) or not is_shareable(value):
             return _fitting(what, value, view)
         try:
             shared = share(value, self.stream)
         except ValueError as error:
             raise InputError(f"{what}: {error}") from error
-        if not shared.place:
+        place = place_of(shared)
+        if not place:
             return _fitting(what, shared.array(), view)
-        if shared.place != self.memory.name:
-            raise InputError(f"{what}: it lies on {shared.place}, and the program runs on {self.memory.name}; move it")
+        if place != self.memory.name:
+            raise InputError(f"{what}: it lies on {place}, and the program runs on {self.memory.name}; move it")
         _check_form(what, shared.dims, shared.dtype, view)
         if not shared.is_dense:
             raise InputError(f"{what}: a dense row-major array is needed on a device; use .contiguous()")
         return shared
 
-    def _checked_results(self, results: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[Array | Shared]]:
+    def _checked_results(self, results: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[Array | Exported]]:
         """The outputs as the caller gets them, and as they are written."""
         made: dict[str, Any] = {}
-        targets: list[Array | Shared] = []
+        targets: list[Array | Exported] = []
         names = [named.name for named in self.program.outputs]
         if results is not None and not isinstance(results, Mapping):
             kind = type(results).__name__
@@ -378,7 +379,7 @@ class Prepared:
                 continue
             given = self._given(f"output '{named.name}'", results[named.name], view)
             writable = (
-                given.writable if isinstance(given, Shared) else given.flags.c_contiguous and given.flags.writeable
+                given.writable if isinstance(given, Exported) else given.flags.c_contiguous and given.flags.writeable
             )
             if not writable:
                 raise InputError(f"output '{named.name}': a writable C-contiguous array is needed")
@@ -388,7 +389,7 @@ class Prepared:
             self._check_apart(targets)
         return made, targets
 
-    def _check_apart(self, targets: Sequence[Array | Shared]) -> None:
+    def _check_apart(self, targets: Sequence[Array | Exported]) -> None:
         """No two outputs may be written to the same memory: what is read last would stand in both."""
         spans = [(*_span(target), named.name) for target, named in zip(targets, self.program.outputs, strict=True)]
         spans = sorted(span for span in spans if span[0] < span[1])
@@ -396,27 +397,27 @@ class Prepared:
             if start < end:
                 raise InputError(f"outputs '{one}' and '{other}' are given memory that overlaps; give each its own")
 
-    def _write_inputs(self, arrays: Sequence[Array | Shared]) -> None:
+    def _write_inputs(self, arrays: Sequence[Array | Exported]) -> None:
         for number, array in enumerate(arrays):
-            if isinstance(array, Shared):
+            if isinstance(array, Exported):
                 self._copy(self._arguments[number], array.address, array)
             elif self._host:
                 np.copyto(self._host[number], array)
             elif array.nbytes:
                 self.memory.write(self._arguments[number], np.require(array, requirements="C"))
 
-    def _read_outputs(self, targets: Sequence[Array | Shared]) -> None:
+    def _read_outputs(self, targets: Sequence[Array | Exported]) -> None:
         for number, array in enumerate(targets, start=len(self.program.inputs)):
-            if isinstance(array, Shared):
+            if isinstance(array, Exported):
                 self._copy(array.address, self._arguments[number], array)
             elif self._host:
                 np.copyto(array, self._host[number])
             elif array.nbytes:
                 self._read(array, self._arguments[number])
-        if any(isinstance(array, Shared) for array in targets):
+        if any(isinstance(array, Exported) for array in targets):
             self.memory.synchronize(self.stream)
 
-    def _copy(self, target: int, source: int, form: Shared) -> None:
+    def _copy(self, target: int, source: int, form: Exported) -> None:
         """Copy within the device, in the order of the stream."""
         size = math.prod(form.dims) * form.dtype.itemsize
         if size:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
+from fusilli_ground.discovery import import_files
 from hipdnn_backend.offload.to_wire.errors import NotTranslated
 from hipdnn_backend.offload.to_wire.leftover import translate_leftover
 from hipdnn_backend.offload.to_wire.registry import RULES, Role, role
@@ -13,5 +11,4 @@ from hipdnn_backend.offload.to_wire.translation import Translation, translate
 
 __all__ = ["RESHAPES", "RULES", "NotTranslated", "Role", "Translation", "role", "translate", "translate_leftover"]
 
-for _file in pkgutil.iter_modules(__path__):  # a family registers its rules when it is imported
-    importlib.import_module(f"{__name__}.{_file.name}")
+import_files(__name__, __path__)  # a family registers its rules when it is imported

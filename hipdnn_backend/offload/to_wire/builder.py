@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fusilli_ground.strides import row_major
 from hipdnn_backend.offload.to_wire import values as viewing
 from hipdnn_backend.offload.to_wire import views
 from hipdnn_backend.offload.to_wire.operation import Op, splat_value
@@ -164,7 +165,7 @@ class Builder:
         if (
             value.tensor.dims != value.dims
             or strides is None
-            or views.filled(value.dims, strides) != views.packed(value.dims)
+            or views.filled(value.dims, strides) != row_major(value.dims)
         ):
             raise op.refuse(
                 f"{what} is a view of an intermediate result (dims {value.tensor.dims}, seen as {value.dims}); a graph "
@@ -277,7 +278,7 @@ class Builder:
                 uid=tensor.uid,
                 name=tensor.name,
                 data_type=wire_type(tensor.dtype),
-                strides=tensor.strides or views.packed(tensor.dims),
+                strides=tensor.strides or row_major(tensor.dims),
                 dims=tensor.dims,
                 virtual=tensor.virtual,
                 value=tensor.value,

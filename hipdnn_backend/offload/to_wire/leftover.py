@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fusilli_ground.strides import row_major
 from fusilli_ground.torch_types import value_tensor_type
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire.errors import NotTranslated
@@ -18,7 +19,6 @@ from hipdnn_backend.offload.to_wire.onnx_model import translate_onnx
 from hipdnn_backend.offload.to_wire.operation import location_name
 from hipdnn_backend.offload.to_wire.translation import Translation, boundary_types, operations, value_name
 from hipdnn_backend.offload.to_wire.types import CARRIERS, TensorType, carried, wire_type
-from hipdnn_backend.offload.to_wire.views import packed
 from hipdnn_backend.onnx_op import OPERATOR
 from hipdnn_backend.wire import CustomOpAttributes, DataType, WireGraph, WireNode, WireTensor
 
@@ -92,7 +92,7 @@ def translate_leftover(ops: Sequence[Any], inputs: Sequence[Any], outputs: Seque
 
 
 def _tensor(uid: int, name: str, kind: TensorType) -> WireTensor:
-    return WireTensor(uid=uid, name=name, data_type=wire_type(kind.dtype), strides=packed(kind.dims), dims=kind.dims)
+    return WireTensor(uid=uid, name=name, data_type=wire_type(kind.dtype), strides=row_major(kind.dims), dims=kind.dims)
 
 
 def _is_used(value: Any, ops: Sequence[Any], outputs: Sequence[Any]) -> bool:
@@ -241,7 +241,8 @@ def _with_element(type_: Any, element: str) -> Any:
 
 
 def _element(kind: Any) -> str:
-    return str(kind).rpartition(",")[2].rstrip(">")
+    found = value_tensor_type(str(kind))
+    return "" if found is None else found.element
 
 
 def _across(block: Any, value: Any, kind: Any, known: TensorType, code: int) -> Any:

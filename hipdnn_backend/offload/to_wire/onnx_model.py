@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import onnx
 
+from fusilli_ground.strides import row_major
 from hipdnn_backend.engine import Support
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire.operation import Op, location_name
 from hipdnn_backend.offload.to_wire.translation import Translation, boundary_types, value_name
 from hipdnn_backend.offload.to_wire.types import carried, wire_type
-from hipdnn_backend.offload.to_wire.views import packed
 from hipdnn_backend.onnx_op import ONNX_OP, OPERATOR
 from hipdnn_backend.wire import CustomOpAttributes, DataType, WireGraph, WireNode, WireTensor
 
@@ -61,7 +61,7 @@ def translate_onnx(op: Op, inputs: Sequence[Any], outputs: Sequence[Any], name: 
     tensors = tuple(
         WireTensor(
             uid=uid, name=value_name(value, f"{name}::{uid}"), data_type=wire_type(types[value].dtype),
-            strides=packed(types[value].dims), dims=types[value].dims,
+            strides=row_major(types[value].dims), dims=types[value].dims,
         )
         for value, uid in uids.items()
     )  # fmt: skip

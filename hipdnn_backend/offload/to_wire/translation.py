@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fusilli_ground.strides import row_major
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.to_wire import attention
 from hipdnn_backend.offload.to_wire.builder import Builder
@@ -14,7 +15,6 @@ from hipdnn_backend.offload.to_wire.operation import Op, location_name
 from hipdnn_backend.offload.to_wire.registry import lookup
 from hipdnn_backend.offload.to_wire.types import FLOATS, TensorType, tensor_type, wire_type
 from hipdnn_backend.offload.to_wire.values import Source
-from hipdnn_backend.offload.to_wire.views import packed
 from hipdnn_backend.wire import DataType, WireGraph
 
 __all__ = ["Translation", "boundary_types", "operations", "translate", "value_name"]
@@ -73,7 +73,7 @@ def _translate(
     types = boundary_types(inputs, "input", name)
     builder = Builder(types, [value_name(value, f"{name}::in{place}") for place, value in enumerate(inputs)])
     for position, (key, kind) in enumerate(zip(inputs, types, strict=True)):
-        builder.define(key, Source(position, kind.dims, kind.dtype, packed(kind.dims)))
+        builder.define(key, Source(position, kind.dims, kind.dtype, row_major(kind.dims)))
     for op in working:
         match = fused.get(op.operation.results[0]) if len(op.operation.results) == 1 else None
         if match is None:

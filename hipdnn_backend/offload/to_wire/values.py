@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from fusilli_ground.strides import row_major
 from hipdnn_backend.offload.to_wire import views
 from hipdnn_backend.offload.to_wire.views import Dims
 from hipdnn_backend.wire import DataType, TensorValue
@@ -81,7 +82,7 @@ class Made:
 
     def strides(self) -> Dims | None:
         """Strides of ``dims`` if the tensor were packed; None if no strides describe the view."""
-        dims, strides = self.tensor.dims, views.packed(self.tensor.dims)
+        dims, strides = self.tensor.dims, row_major(self.tensor.dims)
         for step in self.steps:
             if step.kind == "permute":
                 dims, strides = views.permuted(dims, step.argument), views.permuted(strides, step.argument)
@@ -97,7 +98,7 @@ class Made:
 
     def memory(self) -> Dims | None:
         """Strides of the tensor with which ``dims`` lie row-major in memory; None if there are none."""
-        dims, strides = self.dims, views.packed(self.dims)
+        dims, strides = self.dims, row_major(self.dims)
         for step in reversed(self.steps):
             if step.kind == "expand":
                 return None
@@ -115,7 +116,7 @@ class Made:
         """For each dim of the tensor the axis of ``dims`` that it is, see `views.axes_of`."""
         strides = self.strides()
         tensor = self.tensor.dims
-        return None if strides is None else views.axes_of(tensor, views.packed(tensor), self.dims, strides)
+        return None if strides is None else views.axes_of(tensor, row_major(tensor), self.dims, strides)
 
 
 @dataclass(frozen=True)

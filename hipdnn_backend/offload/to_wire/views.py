@@ -8,17 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Dims", "axes_of", "broadcast", "broadcasts", "expanded", "filled", "packed", "permuted", "reshaped"]
+__all__ = ["Dims", "axes_of", "broadcast", "broadcasts", "expanded", "filled", "permuted", "reshaped"]
 
 Dims = tuple[int, ...]
-
-
-def packed(dims: Sequence[int]) -> Dims:
-    """Row-major strides."""
-    strides = [1] * len(dims)
-    for axis in reversed(range(len(dims) - 1)):
-        strides[axis] = strides[axis + 1] * dims[axis + 1]
-    return tuple(strides)
 
 
 def filled(dims: Sequence[int], strides: Sequence[int]) -> Dims:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+from fusilli_ground.discovery import import_files
 
 __all__: list[str] = []
 
-for _file in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_file.name}")
+import_files(__name__, __path__)
