@@ -77,9 +77,8 @@ class GpuRuntime:
         Raises:
             OSError: there is none.
         """
-        mapped = map(str, mapped_files(family.libraries[0]))
         self.family = family
-        self._library = _first((path,) if path else (*mapped, *family.libraries))
+        self._library = _first((path,) if path else (*mapped_files(family.libraries[0]), *family.libraries))
         self.path = self._library._name
 
     def name_of(self, name: str) -> str:

@@ -61,7 +61,7 @@ def company() -> Company:
 
 def _libraries() -> frozenset[str]:
     """The shared libraries that are mapped into this process."""
-    return frozenset(path for path in map(str, mapped_files()) if ".so" in path)
+    return frozenset(path for path in mapped_files() if ".so" in path)
 
 
 def _engines(path: str) -> tuple[EngineId, ...] | None:

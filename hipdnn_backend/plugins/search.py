@@ -91,7 +91,7 @@ def backend_candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     folder = environ.get("HIPDNN_BACKEND_LIBRARY_PATH", "")
     if os.path.isabs(folder):
         yield Path(folder, BACKEND_LIBRARY)
-    yield from mapped_files(BACKEND_LIBRARY)
+    yield from map(Path, mapped_files(BACKEND_LIBRARY))
     folders = [*environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)]
     folders += [os.path.join(root, "lib") for name in ("ROCM_PATH", "HIP_PATH") if (root := environ.get(name))]
     for name in (*folders, *_SYSTEM_FOLDERS):
