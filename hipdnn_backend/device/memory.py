@@ -242,7 +242,7 @@ class HipMemory:
 
     _FAMILY: Family = HIP
     _USES: tuple[str, ...] = (
-        "hipDeviceSynchronize", "hipFree", "hipGetDevice", "hipGetDeviceCount", "hipGetLastError", "hipMalloc",
+        "hipGetDeviceCount", "hipDeviceSynchronize", "hipFree", "hipGetDevice", "hipGetLastError", "hipMalloc",
         "hipMemcpy", "hipMemcpy2DAsync", "hipMemcpyAsync", "hipSetDevice", "hipStreamCreateWithFlags",
         "hipStreamDestroy", "hipStreamSynchronize",
     )  # fmt: skip

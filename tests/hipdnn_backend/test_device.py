@@ -204,7 +204,7 @@ def test_no_runtime(tmp_path: Path) -> None:
         from hipdnn_backend.errors import DeviceError
         with pytest.raises(DeviceError, match="the HIP runtime cannot be used: .*or use host memory"):
             HipMemory(library=sys.argv[1])
-        with pytest.raises(DeviceError, match="undefined symbol: hip"):
+        with pytest.raises(DeviceError, match="hipGetDeviceCount"):
             HipMemory(library=sys.argv[2])  # a library without the functions
     """
     import ctypes.util
