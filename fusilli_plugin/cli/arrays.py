@@ -111,7 +111,7 @@ def _fitted(tensor: TensorAttr, array: Array, path: Path) -> Array:
     if array.dtype != wanted:
         # numpy holds that everything is of the kind of ml_dtypes' integers and small floats
         kind = np.float32 if tensor.data_type.is_float else np.int8
-        alike = np.dtype(kind) if tensor.data_type.bits <= 8 and not wanted.isbuiltin == 1 else wanted
+        alike = np.dtype(kind) if tensor.data_type.bits <= 8 and wanted.isbuiltin != 1 else wanted
         if not np.can_cast(array.dtype, alike, "same_kind"):
             raise GraphError(f"{path}: '{tensor.name}' has dtype {array.dtype}, the tensor's is {wanted}; use astype")
         echo(f"note: '{tensor.name}' is converted from {array.dtype} to {wanted}", err=True)

@@ -76,7 +76,7 @@ class _Slot:
 
 
 class Addresses(dict[int, int]):
-    """Tensor uid → address, with the memory that was made for values of less than a byte: both are used, and kept, together."""
+    """Tensor uid → address, with the memory made for values of less than a byte: both are used, and kept, together."""
 
     def __init__(self) -> None:
         super().__init__()

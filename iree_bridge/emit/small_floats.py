@@ -76,13 +76,13 @@ def encoded(e: Builder, values: Value, dtype: DataType) -> Value:
     return _mapped(e, values, dtype, code, code.line(f"arith.trunci {number} : {kind} to i8"))
 
 
-def decode(code: Code, dtype: DataType, number: str) -> str:
+def decode(code: Code, dtype: DataType | Format, number: str) -> str:
     """The bits, i32, of the FLOAT that the code ``number``, i32, stands for."""
     if dtype is DataType.FP8_E8M0:
         power = code.op("shli", number, code.constant(23, "i32"), "i32")
         least = _select(code, _is(code, "eq", number, 0), code.constant(1 << 22, "i32"), power)
         return _select(code, _is(code, "eq", number, 0xFF), code.constant(_QUIET_NAN, "i32"), least)
-    f = FORMATS[dtype]
+    f = FORMATS[dtype] if isinstance(dtype, DataType) else dtype
     size = code.op("andi", number, code.constant((1 << f.sign) - 1, "i32"), "i32")
     shifted = code.op("shli", size, code.constant(23 - f.mantissa, "i32"), "i32")
     normal = code.op("addi", shifted, code.constant((127 - f.bias) << 23, "i32"), "i32")
@@ -102,7 +102,7 @@ def decode(code: Code, dtype: DataType, number: str) -> str:
     return signed
 
 
-def encode(code: Code, dtype: DataType, value: str, source: DataType) -> str:
+def encode(code: Code, dtype: DataType | Format, value: str, source: DataType) -> str:
     """The code, an integer as wide as ``source``, of ``value``, which is FLOAT or DOUBLE."""
     real, kind, fraction, bias = _kinds(source)
     width = source.bits
@@ -112,7 +112,7 @@ def encode(code: Code, dtype: DataType, value: str, source: DataType) -> str:
     is_nan = _is(code, "ugt", size, infinite, kind)
     if dtype is DataType.FP8_E8M0:
         return _exponent(code, bits, size, is_nan, kind, fraction, bias)
-    f = FORMATS[dtype]
+    f = FORMATS[dtype] if isinstance(dtype, DataType) else dtype
     lost = fraction - f.mantissa
     kept = code.op("shrui", size, code.constant(lost, kind), kind)
     odd = code.op("andi", kept, code.constant(1, kind), kind)

@@ -234,7 +234,7 @@ class Executable:
         return 1 if self.device.kind == "cuda" and stream == 0 else stream
 
     def _checked(self, pack: Mapping[Any, object], packable: set[Argument] | None = None) -> list[Memory]:
-        """The memory of all arguments; ``packable``: those that may be given as values of a packed type, None for all."""
+        """The memory of all arguments; ``packable``: those that may come as values of a packed type, None for all."""
         values, stream = self._reader.values(pack), self._reading_stream()
         return [
             argument.check(value, self._place, stream=stream, may_copy=packable is None or argument in packable)

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 from graph_api import DataType, TensorAttr
 
-__all__ = ["ELEMENT", "SERVED", "TORCH_CODE", "argument_form", "builtin_tensor", "carried", "stored", "value_tensor"]
+__all__ = [
+    "ELEMENT",
+    "SERVED",
+    "TORCH_CODE",
+    "argument_form",
+    "builtin_tensor",
+    "carried",
+    "multiplied",
+    "stored",
+    "value_tensor",
+]
 
 _CODED = tuple(dtype for dtype in DataType if dtype.is_small_float or dtype.is_packed)
 
@@ -47,6 +57,15 @@ def carried(dtype: DataType) -> DataType:
     if dtype.is_small_float:
         return DataType.FLOAT
     return DataType.INT8 if dtype.is_packed else dtype
+
+
+def multiplied(dtype: DataType, *, is_gpu: bool) -> DataType:
+    """The type in which an operand of a product takes part.
+
+    HALF holds every small float but the powers of FP8_E8M0, and GPUs have matrix instructions for it.
+    """
+    holds = dtype.is_small_float and dtype is not DataType.FP8_E8M0
+    return DataType.HALF if holds and is_gpu else carried(dtype)
 
 
 def stored(dtype: DataType) -> DataType:

@@ -193,6 +193,9 @@ def _convolutions() -> list[OpCase]:
         (D.FP4_E2M1, D.FP8_E4M3, D.HALF, "NHWC"),
         (D.HALF, D.FP6_E3M2, D.HALF, "NHWC"),
         (D.HALF, D.UINT4, D.HALF, "NCHW"),
+        (D.FP4_E2M1, D.FLOAT, D.FLOAT, "NHWC"),
+        (D.HALF, D.FLOAT, D.FLOAT, "NHWC"),
+        (D.INT4, D.FLOAT, D.FLOAT, "NHWC"),
     ]
     return [
         OpCase(
