@@ -306,7 +306,8 @@ class BlockScaleBuilder(GraphBuilder):
         Raises:
             GraphError: sizes that are none.
         """
-        sizes = (block_size,) if isinstance(block_size, int) else tuple(block_size)
+        many = isinstance(block_size, Sequence | np.ndarray)
+        sizes = int_tuple(block_size if many else [block_size], "block_scale_dequantize: block_size")
         attributes = BlockScaleDequantizeAttributes(block_size=sizes, is_negative_scale=is_negative_scale)
         node = self.add_node(BlockScaleDequantizeNode, {"x": x, "scale": scale}, name=name, attributes=attributes,
                              compute_data_type=compute_data_type)  # fmt: skip

@@ -25,14 +25,19 @@ _SCALES = {
 
 @rule("block_scale_dequantize")
 def dequantize(e: Emitter, node: BlockScaleDequantizeNode) -> None:
-    """x times the factor of its block, which is looked up: the kernel that uses y can do this."""
-    kind = node.compute
-    x = e.read(node.inputs["x"], kind)
+    """x times the factor of its block, which is looked up: the kernel that uses y can do this.
+
+    On GPUs elements that share bytes are unpacked by a kernel of their own: a product that unpacks, looks scales up and
+    multiplies reads registers that nobody wrote (``docs/gpu_findings.md``).
+    """
+    kind, source = node.compute, node.inputs["x"]
+    x = e.read(source, source.data_type)
+    x = e.cast(e.barrier(x) if source.data_type.is_packed and e.target.is_gpu else x, kind)
     power = node.inputs["scale"].data_type is DataType.FP8_E8M0 and not node.attributes.is_negative_scale
     scale = e.read(node.inputs["scale"], DataType.FP8_E8M0 if power else kind)
     if node.attributes.is_negative_scale:
         scale = e.op("aten.exp2", scale.dims, kind, e.op("aten.neg", scale.dims, kind, scale))
-    source, factors = builtin_tensor(x.dims, kind), builtin_tensor(scale.dims, scale.dtype)
+    made, factors = builtin_tensor(x.dims, kind), builtin_tensor(scale.dims, scale.dtype)
     code = Code()
     where = []
     for axis, size in enumerate(node.blocks):
@@ -43,17 +48,17 @@ def dequantize(e: Emitter, node: BlockScaleDequantizeNode) -> None:
     index = [f"d{axis}" for axis in range(len(x.dims))]
     lines = generic(
         "%made",
-        [Operand("%x", source, index)],
-        Operand("%empty", source, index),
+        [Operand("%x", made, index)],
+        Operand("%empty", made, index),
         ["parallel"] * len(index),
         code.lines,
         value,
     )
     body = "\n".join(lines)
-    text = f"""func.func private @dequantize(%x: {source}, %scale: {factors}) -> {source} {{
-  %empty = tensor.empty() : {source}
+    text = f"""func.func private @dequantize(%x: {made}, %scale: {factors}) -> {made} {{
+  %empty = tensor.empty() : {made}
 {body}
-  return %made : {source}
+  return %made : {made}
 }}"""
     e.write(node, "y", e.call(text, [x, scale], x.dims, kind))
 
