@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graph_api import DataType, Graph, PointwiseMode, ReductionMode, TensorAttr
+from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMode, TensorAttr
 from tests.cases import OpCase, Pack
 
 D, M = DataType, PointwiseMode
@@ -233,4 +233,44 @@ def _arithmetic() -> list[OpCase]:
     ]
 
 
-CASES = [*_conversions(), *_layouts(), *_products(), *_convolutions(), *_arithmetic()]
+def _one(make: Any, source: DataType, out: DataType, dims: Dims, layout: str | None = None) -> Graph:
+    g = Graph("one", intermediate_data_type=D.FLOAT)
+    make(g, g.tensor("x", dim=dims, layout=layout, data_type=source)).set_output(True).set_name("y").set_data_type(out)
+    return g
+
+
+def _norm(g: Graph, x: TensorAttr) -> TensorAttr:
+    return g.rmsnorm(x, g.tensor("weight", dim=(1, x.dims[1]), data_type=D.FLOAT), epsilon=1e-5)[0]
+
+
+def _pool(mode: ResampleMode) -> Any:
+    return lambda g, x: g.resample_fwd(x, mode=mode, window=2, stride=2)[0]
+
+
+def _reduce(mode: ReductionMode) -> Any:
+    return lambda g, x: g.reduction(x, mode=mode).set_dim((x.dims[0], 1))
+
+
+def _other_operations() -> list[OpCase]:
+    rows: Sequence[tuple[str, Any, DataType, DataType, Dims, str | None]] = [
+        ("rmsnorm", _norm, D.FP8_E4M3, D.FP8_E4M3, (6, 40), None),
+        ("rmsnorm", _norm, D.HALF, D.FP8_E5M2_FNUZ, (6, 40), None),
+        ("rmsnorm", _norm, D.FP4_E2M1, D.HALF, (6, 40), None),
+        ("maxpool", _pool(ResampleMode.MAXPOOL), D.FP8_E5M2, D.FP8_E5M2, (2, 3, 6, 6), "NHWC"),
+        ("avgpool", _pool(ResampleMode.AVGPOOL_INCLUDE_PADDING), D.FP8_E4M3, D.FP8_E4M3, (2, 3, 6, 6), "NCHW"),
+        ("maxpool", _pool(ResampleMode.MAXPOOL), D.FP4_E2M1, D.FP4_E2M1, (2, 4, 6, 6), "NHWC"),
+        ("maxpool", _pool(ResampleMode.MAXPOOL), D.UINT4, D.UINT4, (2, 3, 6, 6), "NCHW"),
+        ("amax", _reduce(ReductionMode.AMAX), D.FP8_E4M3, D.FP8_E4M3, (6, 40), None),
+        ("add", _reduce(ReductionMode.ADD), D.FP6_E2M3, D.FLOAT, (6, 40), None),
+        ("max", _reduce(ReductionMode.MAX), D.INT4, D.INT4, (6, 40), None),
+    ]
+    return [
+        OpCase(
+            f"{name}_{source.name.lower()}_{out.name.lower()}",
+            lambda make=make, source=source, out=out, dims=dims, layout=layout: _one(make, source, out, dims, layout),
+        )
+        for name, make, source, out, dims, layout in rows
+    ]
+
+
+CASES = [*_conversions(), *_layouts(), *_products(), *_convolutions(), *_arithmetic(), *_other_operations()]
