@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from graph_api import DataType, TensorAttr
 from graph_api.ops.matmul import MatmulNode, batch_factors
-from iree_bridge.emit import products_cpu
+from iree_bridge.emit import products_cpu, products_fp8
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.few_rows import missing_terms
 from iree_bridge.targets.types import multiplied
@@ -21,6 +21,12 @@ _BYTES = {DataType.INT8, DataType.UINT8, DataType.BOOLEAN}
 def matmul(e: Emitter, node: MatmulNode) -> None:
     """torch.aten.mm or bmm on operands of one type; the result has the compute type, in which it accumulates."""
     a, b = node.inputs["a"], node.inputs["b"]
+    across = b.physical.order[-1] == len(b.dims) - 2
+    dims = a.dims[-2], b.dims[-1], a.dims[-1]
+    if products_fp8.is_native(e.target, a.data_type, b.data_type, dims, node.compute):
+        codes = (e.read(tensor, tensor.data_type) for tensor in (a, b))
+        e.write(node, "c", product(e, *codes, DataType.FLOAT, across=across))
+        return
     types = tuple(multiplied(tensor.data_type, is_gpu=e.target.is_gpu) for tensor in (a, b))
     operand, result = matmul_types(types[0], types[1], node.compute, a.dims[-1])
     if operand is DataType.BFLOAT16 and e.target.chip == "gfx908":
@@ -29,7 +35,6 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
         operand = result = (
             DataType.INT64
         )  # in 32 bits the kernel spills hundreds of registers; the low half is the same
-    across = b.physical.order[-1] == len(b.dims) - 2
     e.write(node, "c", product(e, _read(e, a, operand), _read(e, b, operand), result, across=across))
 
 
@@ -92,6 +97,8 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) ->
     b_split = [*(size for s, _, own in factors for size in (s, own)), k, n]
     b = _rearrange(e, b, b_split, [*shared_axes, rows, *own_axes, columns], (*lead, k, b_own * n))
     c = products_cpu.product(e, a, b, across=across) if dtype is DataType.FLOAT else None
+    if a.dtype.is_small_float:
+        c = products_fp8.product(e, a, b, across=across)
     if c is None:
         a, b = _with_terms(e, a, b, _missing(e, a, b))
         c = e.op("aten.bmm" if lead else "aten.mm", (*lead, a_own * m, b_own * n), dtype, a, b)
