@@ -26,8 +26,8 @@ __all__ = [
     "Buffer",
     "Copy",
     "Execute",
-    "Graph",
     "Named",
+    "PlannedGraph",
     "Program",
     "ProgramError",
     "Space",
@@ -129,7 +129,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class PlannedGraph:
     """A compiled graph as the steps name it.
 
     Attributes:
@@ -214,7 +214,7 @@ class Program:
     constants: tuple[Named, ...]
     buffers: tuple[Buffer, ...]
     views: tuple[View, ...]
-    graphs: tuple[Graph, ...]
+    graphs: tuple[PlannedGraph, ...]
     steps: tuple[Step, ...]
     setup: int = 0
     arena: int = 0
