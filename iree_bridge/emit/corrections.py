@@ -158,7 +158,7 @@ def _power(op: Any) -> None:
 def _remainder(op: Any) -> None:
     """x less a multiple of y, of the sign of x, where a rounded quotient is one too large; x beside an infinite y.
 
-    In f64, where the multiple is exact: rounded, it can be x itself, on processors that do not multiply and add at once.
+    In f64, where the multiple is exact: rounded, it can be x itself on processors without a fused multiply-add.
     """
     element = _element(op.results[0].type)
     x, y = (_as(op, operand, "f64") for operand in op.operands)
@@ -320,7 +320,7 @@ def _wide(element: str) -> str:
 
 _ANGLES: Final = ("torch.aten.sin", "torch.aten.cos", "torch.aten.tan")
 _PI: Final = (3.141590118408203, 2.5351801014039665e-06, 1.4887094960973246e-12)
-"""Parts of pi, exact to 95 bits in all. Products of the first two, which have 20 bits, with whole and half numbers up to
+"""Parts of pi, exact to 95 bits in all. Products of the first two, of 20 bits, with whole and half numbers up to
 2 ** 32 are exact, so it does not matter whether a processor rounds a product before it is subtracted."""
 
 
