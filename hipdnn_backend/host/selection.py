@@ -217,6 +217,7 @@ def _by_rules(
 ) -> tuple[tuple[EngineId, ...], str] | None:
     if path is None:
         return None
+    # Rules are wishes: where one cannot be met, a note says why and the order is decided as if there were none.
     try:
         rules = read_rules(path)
     except (OSError, ValueError) as error:

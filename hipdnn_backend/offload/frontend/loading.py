@@ -231,6 +231,8 @@ def _is_misjudged(graph: OnnxGraph, error: ModelError) -> bool:
 
 def _to_imported(graph: OnnxGraph, left: Mapping[str, Reasons], context: Any) -> Imported:
     opaque = set_outside(graph, left)
+    # What torch-mlir does not convert is written out in smaller operators and tried again, until nothing fails or
+    # nothing is left to write out.
     while True:
         names = lifted(graph)
         module, failed = to_torch(graph, names, context)

@@ -305,6 +305,7 @@ class Program:
                 raise ProgramError(f"{where} ({self.step_name(step)}) writes {buffer.space} '{buffer.name}'")
         if number < self.setup:
             self._check_setup(where, step)
+        # A program may come from a file, so nothing of it is taken for granted: a wrong view is a write anywhere.
         if isinstance(step, Execute):
             graph = self.graphs[step.graph]
             if len(step.operands) != len(graph.inputs) + len(graph.outputs):
