@@ -375,7 +375,7 @@ def _graph_key(graph: Graph, recipes: Sequence[Recipe]) -> str:
 
 
 def _code_key(ir: EmittedIr, recipe: Recipe) -> str:
-    return key_of("code", {"ir": ir.ir} | _common_parts(recipe))
+    return key_of("code", {"ir": ir.ir, "examiner": versions.examiner_version()} | _common_parts(recipe))
 
 
 def _refusal_key(key: str, text: str) -> str:
