@@ -39,7 +39,7 @@ def dequantize(e: Emitter, node: BlockScaleDequantizeNode) -> None:
         scale = e.op("aten.exp2", scale.dims, kind, e.op("aten.neg", scale.dims, kind, scale))
     made, factors = builtin_tensor(x.dims, kind), builtin_tensor(scale.dims, scale.dtype)
     code = Code()
-    where = []
+    where: list[str] = []
     for axis, size in enumerate(node.blocks):
         index = code.loop(axis)
         where.append(index if size == 1 else code.op("divui", index, code.constant(size)))

@@ -24,7 +24,7 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
     across = b.physical.order[-1] == len(b.dims) - 2
     dims = a.dims[-2], b.dims[-1], a.dims[-1]
     if products_fp8.is_native(e.target, a.data_type, b.data_type, dims, node.compute):
-        codes = (e.read(tensor, tensor.data_type) for tensor in (a, b))
+        codes = e.read(a, a.data_type), e.read(b, b.data_type)
         e.write(node, "c", product(e, *codes, DataType.FLOAT, across=across))
         return
     types = tuple(multiplied(tensor.data_type, is_gpu=e.target.is_gpu) for tensor in (a, b))

@@ -137,8 +137,17 @@ def _positive_factors(g: Graph) -> Pack:
 
 
 def _products() -> list[OpCase]:
-    def case(name: str, *types: DataType, dims: Any = (19, 21, 33), fast: bool = False, **options: Any) -> OpCase:
-        return OpCase(name, lambda: matmul_graph(*types, dims, **options), _positive_factors, fast=fast)
+    def case(
+        name: str,
+        a: DataType,
+        b: DataType,
+        out: DataType,
+        dims: Any = (19, 21, 33),
+        *,
+        fast: bool = False,
+        **other: Any,
+    ) -> OpCase:
+        return OpCase(name, lambda: matmul_graph(a, b, out, dims, **other), _positive_factors, fast=fast)
 
     made = [
         case(f"matmul_{a.name.lower()}_{b.name.lower()}", a, b, D.FLOAT, fast=(a, b) == (D.FP8_E4M3, D.FP8_E5M2))
