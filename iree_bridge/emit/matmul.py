@@ -10,7 +10,7 @@ from graph_api.ops.matmul import MatmulNode, batch_factors
 from iree_bridge.emit import products_cpu, products_fp8
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.few_rows import missing_terms
-from iree_bridge.targets.types import multiplied
+from iree_bridge.targets.types import carried, multiplied
 
 __all__ = ["matmul", "product"]
 
@@ -28,6 +28,8 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
         e.write(node, "c", product(e, *codes, DataType.FLOAT, across=across))
         return
     types = tuple(multiplied(tensor.data_type, is_gpu=e.target.is_gpu) for tensor in (a, b))
+    if 1 in dims[:2]:
+        types = tuple(carried(tensor.data_type) for tensor in (a, b))
     operand, result = matmul_types(types[0], types[1], node.compute, a.dims[-1])
     if operand is DataType.BFLOAT16 and e.target.chip == "gfx908":
         operand = DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
