@@ -145,6 +145,7 @@ def _quantisations() -> list[OpCase]:
         ("rank_1", (64,), 32, {}),
         ("gaps", (6, 64), 32, {"stride": (80, 1), "y_stride": (72, 1)}),
         ("repeated", (6, 64), 32, {"stride": (0, 1)}),
+        ("blocks_of_4", (16, 96, 8), 4, {}),
         ("small_blocks", (14, 48, 96), 4, {"stride": (4608, 1, 48), "x_type": D.HALF}),
     ]
     for name in ("mxfp8_e4m3", "nvfp4", "mxfp6_e2m3"):
