@@ -37,17 +37,23 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
         operand = result = (
             DataType.INT64
         )  # in 32 bits the kernel spills hundreds of registers; the low half is the same
-    e.write(node, "c", product(e, _read(e, a, operand), _read(e, b, operand), result, across=across))
+    apart = a.data_type.is_packed and b.data_type.is_packed
+    left, right = (_read(e, tensor, operand, apart=apart) for tensor in (a, b))
+    e.write(node, "c", product(e, left, right, result, across=across))
 
 
-def _read(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
-    """The tensor in ``dtype``.
+def _read(e: Emitter, tensor: TensorAttr, dtype: DataType, *, apart: bool) -> Value:
+    """The tensor in ``dtype``; ``apart``: for GPUs, small floats unpacked by a kernel of their own.
+
+    (One that unpacks both operands and multiplies reads registers that nobody wrote, see ``docs/gpu_findings.md``.)
 
     The GPU compiler folds a widening conversion into the product, which then has operands of two types: no matrix
     instruction, hundreds of spilled registers, or no code at all. A sum with 0 keeps floats apart from the conversion
     and costs nothing; 64-bit integers, whose sum with 0 is folded too, need a barrier. Bytes in 32 bits do well.
     """
     value = e.read(tensor)
+    if apart and e.target.is_gpu and tensor.data_type.is_float:
+        value = e.cast(e.barrier(e.read(tensor, tensor.data_type)), value.dtype)
     same_kind = value.dtype.is_float == dtype.is_float and value.dtype is not DataType.BOOLEAN
     widens = same_kind and value.dtype.bits < dtype.bits
     value = e.cast(value, dtype)
