@@ -37,13 +37,14 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
         operand = result = (
             DataType.INT64
         )  # in 32 bits the kernel spills hundreds of registers; the low half is the same
-    apart = a.data_type.is_packed and b.data_type.is_packed
+    packed = a.data_type.is_packed and b.data_type.is_packed
+    apart = packed and operand.is_float and e.target.is_gpu
     left, right = (_read(e, tensor, operand, apart=apart) for tensor in (a, b))
     e.write(node, "c", product(e, left, right, result, across=across))
 
 
 def _read(e: Emitter, tensor: TensorAttr, dtype: DataType, *, apart: bool) -> Value:
-    """The tensor in ``dtype``; ``apart``: for GPUs, small floats unpacked by a kernel of their own.
+    """The tensor in ``dtype``; ``apart``: unpacked by a kernel of its own.
 
     (One that unpacks both operands and multiplies reads registers that nobody wrote, see ``docs/gpu_findings.md``.)
 
@@ -52,7 +53,7 @@ def _read(e: Emitter, tensor: TensorAttr, dtype: DataType, *, apart: bool) -> Va
     and costs nothing; 64-bit integers, whose sum with 0 is folded too, need a barrier. Bytes in 32 bits do well.
     """
     value = e.read(tensor)
-    if apart and e.target.is_gpu and tensor.data_type.is_float:
+    if apart:
         value = e.cast(e.barrier(e.read(tensor, tensor.data_type)), value.dtype)
     same_kind = value.dtype.is_float == dtype.is_float and value.dtype is not DataType.BOOLEAN
     widens = same_kind and value.dtype.bits < dtype.bits

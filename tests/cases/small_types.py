@@ -162,7 +162,10 @@ def _products() -> list[OpCase]:
         if a.name.endswith("FNUZ") == b.name.endswith("FNUZ")
     ]
     made += [case(f"matmul_{a.name.lower()}_same", a, a, D.FLOAT) for a in (D.FP6_E2M3, D.FP6_E3M2, D.FP4_E2M1)]
-    made += [case(f"matmul_{a.name.lower()}_128", a, a, D.FLOAT, (48, 32, 128)) for a in (D.FP4_E2M1, D.FP6_E2M3)]
+    made += [
+        case(f"matmul_{a.name.lower()}_{b.name.lower()}_128", a, b, D.FLOAT, (48, 32, 128))
+        for a, b in ((D.FP4_E2M1, D.FP4_E2M1), (D.FP6_E2M3, D.FP6_E2M3), (D.UINT4, D.FP4_E2M1), (D.INT4, D.UINT4))
+    ]
     made += [
         case(f"matmul_{a.name.lower()}_{b.name.lower()}_mixed", a, b, D.FLOAT)
         for a, b in (
