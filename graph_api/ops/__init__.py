@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graph_api.ops.batchnorm import InvVarianceReading
+from graph_api.ops.block_scale import BlockScaleBuilder, BlockScaleDequantizeAttributes, BlockScaleQuantizeAttributes
 from graph_api.ops.conv import ConvAttributes, ConvBuilder, ConvolutionMode
 from graph_api.ops.custom_op import CustomOpAttributes, CustomOpBuilder
 from graph_api.ops.matmul import MatmulAttributes, MatmulBuilder
@@ -14,6 +15,8 @@ from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaA
 
 __all__ = [
     "AttentionImplementation",
+    "BlockScaleDequantizeAttributes",
+    "BlockScaleQuantizeAttributes",
     "ConvAttributes",
     "ConvolutionMode",
     "CustomOpAttributes",
@@ -35,6 +38,7 @@ __all__ = [
 
 
 class AllBuilders(
+    BlockScaleBuilder,
     ConvBuilder,
     CustomOpBuilder,
     MatmulBuilder,
