@@ -111,7 +111,8 @@ def visible(e: Emitter, node: AttentionNode, padded: tuple[int, int] | None = No
     if window.is_open and not masked and blocks is None and (padded is None or padded[1] == keys):
         return None
     lengths = [e.reshape(length(e, node, port), (batch,)) for port in ("seq_len_q", "seq_len_kv") if masked]
-    bits = None if blocks is None else e.read(blocks, DataType.INT32)
+    # Behind a barrier for what is said of containers of pages: elements are looked up in it.
+    bits = None if blocks is None else e.barrier(e.read(blocks, DataType.INT32))
     return visibility(e, node.score_dims, window, lengths, padded, bits)
 
 

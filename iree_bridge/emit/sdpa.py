@@ -47,8 +47,8 @@ def _operands(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None = None)
     q, k, v = (node.inputs[port] for port in ("q", "k", "v"))
     kind = product_type(e, node, q.data_type, k.data_type)
     queries = cut(e, node, "seq_len_q", e.read(q, kind))
-    values = _gathered(e, node, "v", e.read(v, product_type(e, node, v.data_type)))
-    keys = _gathered(e, node, "k", e.read(k, kind))
+    values = _of_keys(e, node, "v", product_type(e, node, v.data_type))
+    keys = _of_keys(e, node, "k", kind)
     mask = node.inputs.get("attn_mask")
     bias = None if mask is None else rank_4(e, e.read(mask))
     if padded:
@@ -65,18 +65,30 @@ def _operands(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None = None)
     return _Operands(queries, keys, values, bias, visible(e, node, padded))
 
 
-def _gathered(e: Emitter, node: SdpaNode, port: str, x: Value) -> Value:
+def _of_keys(e: Emitter, node: SdpaNode, port: str, kind: DataType) -> Value:
     """k or v, [B, H, Skv, D]: its pages one after the other, zeros behind the lengths."""
-    if not node.is_paged(port):
-        return cut(e, node, "seq_len_kv", x)
+    x = e.read(node.inputs[port]) if node.is_paged(port) else e.read(node.inputs[port], kind)
+    if node.is_paged(port):
+        x = e.cast(_gathered(e, node, port, x), kind)
+    return cut(e, node, "seq_len_kv", x)
+
+
+def _gathered(e: Emitter, node: SdpaNode, port: str, x: Value) -> Value:
+    """The pages that a table names, in the order of the keys.
+
+    What is computed of a container is in memory first: in the kernel that gathers, the compiler keeps it in the private
+    memory of threads, and each reads what others have.
+    """
+    tensor = node.inputs[port]
+    if tensor not in e.graph.arguments().inputs or not tensor.physical.dense:
+        x = e.barrier(x)
     pages, heads, rows, size = x.dims
     batch, _, count, _ = node.inputs[f"page_table_{port}"].dims
     table = e.reshape(e.read(node.inputs[f"page_table_{port}"], DataType.INT64), (batch * count,))
     table = e.op("aten.clamp", table.dims, table.dtype, table, 0, pages - 1)
     x = e.op("aten.index_select", (batch * count, heads, rows, size), x.dtype, x, 0, table)
     x = e.permute(e.reshape(x, (batch, count, heads, rows, size)), [0, 2, 1, 3, 4])
-    x = e.slice(e.reshape(x, (batch, heads, count * rows, size)), 2, 0, node.score_dims[3])
-    return cut(e, node, "seq_len_kv", x)
+    return e.slice(e.reshape(x, (batch, heads, count * rows, size)), 2, 0, node.score_dims[3])
 
 
 def _filled(e: Emitter, x: Value, size: int) -> Value:

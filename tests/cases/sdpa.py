@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from graph_api import AttentionImplementation, DataType, DiagonalAlignment, Graph
+from graph_api import AttentionImplementation, DataType, DiagonalAlignment, Graph, PointwiseMode
 from tests.cases import OpCase, Pack
 
 D = DataType
@@ -357,6 +357,7 @@ def paged_graph(
     count: int = 4,
     kind: DataType = D.INT32,
     layout: str = "BHSD",
+    computed: bool = False,
     **options: Any,
 ) -> Graph:
     """Attention on ``pages`` pages of ``rows`` keys.
@@ -370,6 +371,8 @@ def paged_graph(
               for name, heads, size in (("k", hk, d), ("v", hv, dv))}  # fmt: skip
     q = g.tensor("q", dim=(b, h, sq, d))
     k, v = (g.tensor(name, dim=dims, stride=_strides(dims, layout)) for name, dims in shapes.items())
+    if computed:
+        k, v = (g.pointwise(PointwiseMode.MUL, x, g.scalar(0.5, data_type=D.FLOAT)) for x in (k, v))
     for name in tables:
         options[f"page_table_{name}"] = g.tensor(f"table_{name}", dim=(b, 1, count, 1), data_type=kind)
     if options.pop("lengths", False):
@@ -452,7 +455,10 @@ def _cudnn_cases() -> list[OpCase]:
         _paged("k_only", 5, 4, "k", dtype=D.BFLOAT16),
         _paged("v_only", 5, 4, "v", dtype=D.FLOAT, kind=D.INT64),
         _paged("bshd", 7, 4, layout="BSHD", dtype=D.BFLOAT16),
-        _paged("gaps", 7, 4, layout="PADDED"),
+        _paged("gaps", 7, 4, layout="PADDED", fast=True),
+        _paged("qkv", 7, 4, layout="QKV", dtype=D.FLOAT),
+        _paged("computed", 7, 4, computed=True),
+        _paged("computed_f32", 7, 4, computed=True, dtype=D.FLOAT, layout="BSHD"),
         _paged("lengths", 7, 4, keys=15, lengths=True, generate_stats=True),
         _paged("causal", 7, 4, causal_mask_bottom_right=True, dtype=D.FLOAT),
         _paged("mqa", 20, 16, sizes=(3, 8, 1, 1, 1, 64, 64), count=5),
