@@ -277,7 +277,7 @@ class AttentionNode(Node):
     def check_dropout(self) -> None:
         """One kind of dropout, complete."""
         p, mask = self.attributes.dropout_probability, self.inputs.get("dropout_mask")
-        if mask is not None and p is not None:
+        if mask is not None and p:
             raise self.fail(f"dropout_probability={p} and dropout_mask '{mask.name}' exclude each other; give one")
         for port in ("dropout_scale", "dropout_scale_inv"):
             if port in self.inputs and mask is None and not p:

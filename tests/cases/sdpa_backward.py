@@ -115,7 +115,7 @@ def inputs(change: Callable[[dict[str, np.ndarray[Any, Any]]], None] | None = No
         if "dropout_mask" in named:
             mask = named["dropout_mask"]
             mask[...] = (np.random.default_rng(22).random(mask.shape) < 2 / 3).astype(mask.dtype)
-            named["dropout_scale"][...], named["dropout_scale_inv"][...] = 1.5, 1 / 1.5
+            named["dropout_scale"][...], named["dropout_scale_inv"][...] = 2.0, 0.5
         if change is not None:
             change(named)
         o, stats = forward(graph, pack)
