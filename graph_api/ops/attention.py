@@ -168,7 +168,10 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 class AttentionNode(Node):
     """Scores of queries and keys: scale * q k^T plus biases, -inf where a query does not see a key."""
 
-    attributes: AttentionAttributes
+    @property
+    def masking(self) -> AttentionAttributes:
+        """What the attributes of both directions share."""
+        return cast("AttentionAttributes", self.attributes)
 
     @property
     def score_dims(self) -> Dims4:
@@ -181,7 +184,7 @@ class AttentionNode(Node):
         """The factor on q k^T, or None if it is only known when the graph runs."""
         tensor = self.inputs.get("scale")
         if tensor is None:
-            value = self.attributes.attn_scale_value
+            value = self.masking.attn_scale_value
             return 1.0 / math.sqrt(self.inputs["q"].dims[3]) if value is None else value
         return None if tensor.value is None else float(np.asarray(tensor.value).astype(tensor.data_type.numpy))
 
@@ -192,7 +195,7 @@ class AttentionNode(Node):
         For keys behind the query some have slope * (j - i) and some its negative; for windows that end at the last
         query and key some count from there.
         """
-        window = self.attributes.window
+        window = self.masking.window
         return window.right == 0 and not window.bottom_right
 
     # ---- what the user got wrong ----------------------------------------------------------------------------------
@@ -254,7 +257,7 @@ class AttentionNode(Node):
     def check_scale(self) -> None:
         """One factor on the scores."""
         scale = self.inputs.get("scale")
-        if scale is not None and (scale.volume != 1 or self.attributes.attn_scale_value is not None):
+        if scale is not None and (scale.volume != 1 or self.masking.attn_scale_value is not None):
             raise self.fail(
                 f"give one scale: attn_scale_value, or a tensor of 1 element; '{scale.name}' is {scale.dims}"
             )
@@ -263,11 +266,9 @@ class AttentionNode(Node):
         """The lengths belong to padding_mask."""
         for port in ("seq_len_q", "seq_len_kv"):
             tensor = self.inputs.get(port)
-            if (tensor is not None) != self.attributes.padding_mask:
+            if (tensor is not None) != self.masking.padding_mask:
                 state = "given" if tensor is not None else "missing"
-                raise self.fail(
-                    f"padding_mask={self.attributes.padding_mask} and {port} is {state}; they belong together"
-                )
+                raise self.fail(f"padding_mask={self.masking.padding_mask} and {port} is {state}; they belong together")
             if tensor is None:
                 continue
             self.check_dims(port, (self.score_dims[0], 1, 1, 1))
@@ -276,7 +277,7 @@ class AttentionNode(Node):
 
     def check_dropout(self) -> None:
         """One kind of dropout, complete."""
-        p, mask = self.attributes.dropout_probability, self.inputs.get("dropout_mask")
+        p, mask = self.masking.dropout_probability, self.inputs.get("dropout_mask")
         if mask is not None and p:
             raise self.fail(f"dropout_probability={p} and dropout_mask '{mask.name}' exclude each other; give one")
         for port in ("dropout_scale", "dropout_scale_inv"):
@@ -298,7 +299,7 @@ class AttentionNode(Node):
 
     def within(self, inputs: Arrays, port: str, x: Array) -> Array:
         """[B, H, S, D] with zeros behind the lengths at ``port``; what stands there may be NaN."""
-        if not self.attributes.padding_mask:
+        if not self.masking.padding_mask:
             return x
         positions: Array = np.arange(float(x.shape[2])).reshape(1, 1, -1, 1)
         return np.where(positions < inputs[port], x, 0.0)
@@ -312,7 +313,7 @@ class AttentionNode(Node):
         added: Array = np.zeros((1, 1, 1, 1))
         if "attn_mask" in inputs:
             added = added + inputs["attn_mask"]
-        return added + self._alibi() if self.attributes.alibi_mask else added
+        return added + self._alibi() if self.masking.alibi_mask else added
 
     def _alibi(self) -> Array:
         _, heads, sq, skv = self.score_dims
@@ -323,8 +324,8 @@ class AttentionNode(Node):
         """Which query sees which key, by window and lengths: booleans that broadcast to the scores."""
         _, _, sq, skv = self.score_dims
         i, j = np.arange(sq)[:, None], np.arange(skv)[None, :]
-        lengths = (inputs["seq_len_q"], inputs["seq_len_kv"]) if self.attributes.padding_mask else (sq, skv)
-        window = self.attributes.window
+        lengths = (inputs["seq_len_q"], inputs["seq_len_kv"]) if self.masking.padding_mask else (sq, skv)
+        window = self.masking.window
         diagonal = i + (lengths[1] - lengths[0] if window.bottom_right else 0)
         allowed = (i < lengths[0]) & (j < lengths[1])
         if window.right is not None:
@@ -361,7 +362,7 @@ class AttentionNode(Node):
         if "attn_mask" in inputs:
             mask = np.where(np.isfinite(inputs["attn_mask"]), np.abs(inputs["attn_mask"]), 0.0)
             bound = bound + 2.0 * eps * mask + errors["attn_mask"]
-        if self.attributes.alibi_mask:
+        if self.masking.alibi_mask:
             bound = bound + 12.0 * eps * np.abs(self._alibi())
         return bound
 

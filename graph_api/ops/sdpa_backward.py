@@ -277,8 +277,8 @@ class SdpaBackwardNode(AttentionNode):
     def _across(self, moved: Array, size: Array, other: Array, wrong: Array, terms: int, port: str) -> Array:
         """The same of a transposed matrix, summed over the heads of a group."""
         heads = self.score_dims[1] // self.inputs[port].dims[1]
-        turned = (np.swapaxes(matrix, 2, 3) for matrix in (moved, size))
-        return self._grouped(port, self._product(*turned, other, wrong, terms * heads))
+        moved, size = np.swapaxes(moved, 2, 3), np.swapaxes(size, 2, 3)
+        return self._grouped(port, self._product(moved, size, other, wrong, terms * heads))
 
 
 class SdpaBackwardBuilder(GraphBuilder):

@@ -25,7 +25,7 @@ def product_type(e: Emitter, node: AttentionNode, *types: DataType) -> DataType:
 
 def cut(e: Emitter, node: AttentionNode, port: str, x: Value) -> Value:
     """[B, H, S, D] with zeros behind the lengths at ``port``: what stands there may be NaN, and 0 * NaN is NaN."""
-    return _cut(e, x, length(e, node, port)) if node.attributes.padding_mask else x
+    return _cut(e, x, length(e, node, port)) if node.masking.padding_mask else x
 
 
 def _cut(e: Emitter, x: Value, ends: Value) -> Value:
@@ -61,7 +61,7 @@ def bias_of(t: Elementwise, node: AttentionNode) -> Value | None:
     """All that is added to scores, in the compute type."""
     mask = node.inputs.get("attn_mask")
     bias = None if mask is None else rank_4(t.e, t.e.read(mask, node.compute))
-    if not node.attributes.alibi_mask:
+    if not node.masking.alibi_mask:
         return bias
     slopes = alibi(t, node.score_dims, node.score_dims[2:])
     return slopes if bias is None else t.add(bias, slopes)
@@ -105,7 +105,7 @@ func.func private @alibi(%slopes: {builtin_tensor((heads,), t.dtype)}) -> {resul
 
 def visible(e: Emitter, node: AttentionNode, padded: tuple[int, int] | None = None) -> Value | None:
     """Which query sees which key, as booleans that broadcast to the scores; None: every one."""
-    window, masked = node.attributes.window, node.attributes.padding_mask
+    window, masked = node.masking.window, node.masking.padding_mask
     batch, _, _, keys = node.score_dims
     blocks = node.inputs.get("block_mask")
     if window.is_open and not masked and blocks is None and (padded is None or padded[1] == keys):

@@ -127,7 +127,7 @@ def _bias_gradient(e: Emitter, node: SdpaBackwardNode, ds: Value, rounded: Value
 
 
 def _sink_gradient(t: Elementwise, node: SdpaBackwardNode, stats: Value, delta: Value) -> Value:
-    sink = t.e.read(node.inputs["sink_token"], node.compute)
+    sink, stats = t.e.read(node.inputs["sink_token"], node.compute), cut(t.e, node, "seq_len_q", stats)
     share = t.unary("exp", t.sub(sink, stats))
     share = t.select(t.compare("ne", stats, -math.inf), share, t.constant(0.0, stats))
     return t.unary("neg", sums(t.e, t.mul(share, delta), [0, 2]))

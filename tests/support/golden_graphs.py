@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from graph_api import DataType, Graph, NormFwdPhase, PointwiseMode, ReductionMode, ResampleMode, TensorAttr
 from iree_bridge.targets.variants import FUSED_PADDING
@@ -81,8 +82,8 @@ def attention_gradients(dtype: str, *, shared: int = 8, causal: bool = False) ->
     wide, narrow = (2, 8, 1024, 64), (2, shared, 1024, 64)
     dims = {"q": wide, "k": narrow, "v": narrow, "o": wide, "do": wide}
     operands = [g.tensor(name, dim=size) for name, size in dims.items()]
-    stats = g.tensor("stats", dim=(2, 8, 1024, 1), data_type=D.FLOAT)
-    for gradient in g.sdpa_backward(*operands, stats, causal_mask=causal):
+    operands.append(g.tensor("stats", dim=(2, 8, 1024, 1), data_type=D.FLOAT))
+    for gradient in g.sdpa_backward(*operands, causal_mask=causal):
         gradient.set_output(True)
     return g
 
@@ -91,7 +92,9 @@ def paged_attention(dtype: str) -> Graph:
     """One query of 32 heads each for 8 sequences, on 8 heads of 128 in 64 of 1024 pages of 16 keys."""
     g = _graph("sdpa", dtype)
     k, v = (g.tensor(name, dim=(1024, 8, 16, 128)) for name in "kv")
-    tables = {f"page_table_{name}": g.tensor(f"table_{name}", dim=(8, 1, 64, 1), data_type=D.INT32) for name in "kv"}
+    tables: dict[str, Any] = {
+        f"page_table_{name}": g.tensor(f"table_{name}", dim=(8, 1, 64, 1), data_type=D.INT32) for name in "kv"
+    }
     g.sdpa(g.tensor("q", dim=(8, 32, 1, 128)), k, v, **tables).o.set_output(True)
     return g
 

@@ -114,7 +114,7 @@ def export_sdpa_backward(node: SdpaBackwardNode, uid: Callable[[TensorAttr], int
 
 def _fields(node: AttentionNode, uid: Callable[[TensorAttr], int]) -> dict[str, Any]:
     """Fields that both tables have."""
-    a = node.attributes
+    a = node.masking
     fields: dict[str, Any] = {name: getattr(a, name) for name in _PLAIN}
     fields["attn_scale_value"] = a.attn_scale_value
     if a.attn_scale_value is None and "scale" not in node.inputs:

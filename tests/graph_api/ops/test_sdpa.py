@@ -100,7 +100,7 @@ def test_containers_of_pages_are_no_clash_of_batches(tables: str) -> None:
     g = Graph("paged", io_data_type=D.HALF)
     q = g.tensor("q", dim=(17, 32, 1, 128))
     k, v = (g.tensor(name, dim=(200, 8, 16, 128) if name in tables else (17, 8, 64, 128)) for name in "kv")
-    pages = {f"page_table_{n}": g.tensor(n * 2, dim=(17, 1, 4, 1), data_type=D.INT32) for n in tables}
+    pages: dict[str, Any] = {f"page_table_{n}": g.tensor(n * 2, dim=(17, 1, 4, 1), data_type=D.INT32) for n in tables}
     o, _ = g.sdpa(q, k, v, **pages)
     o.set_output()
     assert g.validate().find(o.name).dims == (17, 32, 1, 128)
@@ -284,7 +284,9 @@ def test_pages_are_the_rows_that_their_numbers_name() -> None:
 
 def test_bits_of_blocks_count_from_the_lowest() -> None:
     """Of 300 keys, three blocks, only the middle one is seen: bit 1."""
-    extra = {"extra": lambda g, _: {"block_mask": g.tensor("block_mask", dim=(1, 1, 1, 1), data_type=D.UINT8)}}
+    extra: dict[str, Any] = {
+        "extra": lambda g, _: {"block_mask": g.tensor("block_mask", dim=(1, 1, 1, 1), data_type=D.UINT8)}
+    }
     g = attention((1, 1, 2, 1), (1, 1, 300, 1), (1, 1, 300, 300), scale=0.0, **extra)
     o = run(g, v=np.eye(300)[None, None], block_mask=[[[[2]]]])["o"][0, 0, 0]
     assert np.flatnonzero(o).tolist() == list(range(128, 256))
