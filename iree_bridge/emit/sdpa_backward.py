@@ -32,7 +32,7 @@ def sdpa_backward(e: Emitter, node: SdpaBackwardNode) -> None:
     q, k = _operands(e, node, "q", "k")
     do, v = _operands(e, node, "do", "v")
     drop = _dropout(e, node)
-    stats = e.reshape(e.read(node.inputs["stats"], node.compute), (*node.score_dims[:3], 1))
+    stats = e.reshape(_read(e, node, "stats", node.compute), (*node.score_dims[:3], 1))
     weights = e.cast(_weights(t, node, q, k, stats), do.dtype)
     delta = _delta(t, node, do)
     ds = _score_gradients(t, node, weights, delta, do, v, drop)
@@ -48,10 +48,15 @@ def sdpa_backward(e: Emitter, node: SdpaBackwardNode) -> None:
 
 def _operands(e: Emitter, node: SdpaBackwardNode, queries: str, keys: str) -> tuple[Value, Value]:
     """Two operands of a product, within their lengths."""
-    tensors = node.inputs[queries], node.inputs[keys]
-    kind = product_type(e, node, *(tensor.data_type for tensor in tensors))
-    x, y = (e.read(tensor, kind) for tensor in tensors)
+    kind = product_type(e, node, *(node.inputs[port].data_type for port in (queries, keys)))
+    x, y = (_read(e, node, port, kind) for port in (queries, keys))
     return cut(e, node, "seq_len_q", x), cut(e, node, "seq_len_kv", y)
+
+
+def _read(e: Emitter, node: SdpaBackwardNode, port: str, kind: DataType) -> Value:
+    """An operand, in memory if the graph makes it: several kernels read it, and none is right that makes it again."""
+    value = e.read(node.inputs[port], kind)
+    return value if node.inputs[port] in e.graph.arguments().inputs else e.barrier(value)
 
 
 def _dropout(e: Emitter, node: SdpaBackwardNode) -> _Dropout | None:
@@ -78,7 +83,7 @@ def _weights(t: Elementwise, node: SdpaBackwardNode, q: Value, k: Value, stats: 
 
 def _delta(t: Elementwise, node: SdpaBackwardNode, do: Value) -> Value:
     """sum(do * o) over the head size."""
-    o = cut(t.e, node, "seq_len_q", t.e.read(node.inputs["o"], node.compute))
+    o = cut(t.e, node, "seq_len_q", _read(t.e, node, "o", node.compute))
     return sums(t.e, t.mul(t.e.cast(do, node.compute), o), [3])
 
 

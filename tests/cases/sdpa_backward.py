@@ -230,6 +230,31 @@ def _option_cases() -> list[OpCase]:
     ]
 
 
+def both(dtype: DataType, *, sink: bool = False, **options: Any) -> Graph:
+    """Attention and its gradients in one graph."""
+    g = Graph("both", io_data_type=dtype, compute_data_type=D.FLOAT)
+    q, k, v = (g.tensor(name, dim=(2, heads, 24, 16)) for name, heads in (("q", 4), ("k", 2), ("v", 2)))
+    token = g.tensor("sink", dim=(1, 4, 1, 1), data_type=D.FLOAT) if sink else None
+    o, stats = g.sdpa(q, k, v, generate_stats=True, sink_token=token, **options)
+    assert stats is not None
+    for name, made in (
+        g.sdpa_backward(q, k, v, o, g.tensor("do", dim=(2, 4, 24, 16)), stats, **options)._asdict().items()
+    ):
+        made.set_name(name).set_output()
+    o.set_output()
+    return g
+
+
+def _both_cases() -> list[OpCase]:
+    return [
+        OpCase("both_f32", lambda: both(D.FLOAT, causal_mask=True), fast=True),
+        OpCase("both_f16", lambda: both(D.HALF)),
+        OpCase("both_bf16", lambda: both(D.BFLOAT16, causal_mask=True)),
+        OpCase("both_sink", lambda: both(D.HALF, sink=True, causal_mask=True)),
+        OpCase("both_band", lambda: both(D.FLOAT, diagonal_band_left_bound=3, diagonal_band_right_bound=0)),
+    ]
+
+
 def _decline(name: str, rule: str, sizes: Sequence[int] = _SMALL, **options: Any) -> OpCase:
     return _case(f"declined_{name}", sizes, D.HALF, declined=dict.fromkeys(_ALL, rule), **options)
 
@@ -237,6 +262,7 @@ def _decline(name: str, rule: str, sizes: Sequence[int] = _SMALL, **options: Any
 CASES = [
     *_plain_cases(),
     *_option_cases(),
+    *_both_cases(),
     _decline("dropout", "dropout_probability", dropout_probability=0.1),
     _decline("alibi", "alibi_mask", alibi_mask=True),
     _decline("large", "workspace", (8, 32, 8, 8, 4096, 4096, 64, 64)),
