@@ -11,7 +11,7 @@ import numpy as np
 from graph_api.dtypes import DataType
 from graph_api.errors import ExecutionError
 from graph_api.tensor import TensorAttr
-from iree_bridge.devices.buffers import ELEMENT_TYPES, Memory, examine
+from iree_bridge.devices.buffers import ELEMENT_TYPES, StridedMemory, examine
 from iree_bridge.targets.types import argument_form
 
 __all__ = ["Argument", "PackReader", "check_outputs_apart"]
@@ -56,7 +56,7 @@ class Argument:
 
     def check(
         self, value: object, device: tuple[str, int], *, stream: int | None = None, may_copy: bool = False
-    ) -> Memory:
+    ) -> StridedMemory:
         """The memory of ``value``.
 
         Args:
@@ -103,7 +103,7 @@ class Argument:
         """Shape, byte strides and dtype of the arrays that are the argument's memory as they are."""
         return self._dims, tuple(stride * self._dtype.itemsize for stride in self._strides), self._dtype
 
-    def _packed(self, values: Memory, *, may_copy: bool) -> Memory:
+    def _packed(self, values: StridedMemory, *, may_copy: bool) -> StridedMemory:
         """New memory that holds the values of an INT4 tensor."""
         if values.dtype != self.tensor.data_type.numpy or not isinstance(values.owner, np.ndarray):
             fix = "give its bytes, tensor.pack(values), or its values with .astype(ml_dtypes.int4)"

@@ -14,7 +14,7 @@ from fusilli_ground.locks import fork_safe_lock
 from graph_api.errors import ExecutionError
 from graph_api.graph import Arguments
 from graph_api.tensor import TensorAttr
-from iree_bridge.devices.buffers import Memory
+from iree_bridge.devices.buffers import StridedMemory
 from iree_bridge.devices.device import Device, Driver, inherited_driver
 from iree_bridge.devices.iree_runtime import VmModule, reason
 from iree_bridge.runtime.arguments import Argument, PackReader
@@ -232,7 +232,7 @@ class Executable:
             return -1  # the device is waited for before a launch
         return 1 if self.device.kind == "cuda" and stream == 0 else stream
 
-    def _checked(self, pack: Mapping[Any, object], packable: set[Argument] | None = None) -> list[Memory]:
+    def _checked(self, pack: Mapping[Any, object], packable: set[Argument] | None = None) -> list[StridedMemory]:
         """The memory of all arguments; ``packable``: those that may be given as INT4 values, None for all."""
         values, stream = self._reader.values(pack), self._reading_stream()
         return [
@@ -240,7 +240,7 @@ class Executable:
             for argument, value in zip(self._arguments, values, strict=True)
         ]
 
-    def _key(self, memories: Sequence[Memory]) -> Key:
+    def _key(self, memories: Sequence[StridedMemory]) -> Key:
         key = tuple(memory.pointer for memory in memories)
         if self.device.is_gpu:
             mask = sum((memory.device[0] == "cpu") << index for index, memory in enumerate(memories))
