@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graph_api.ops.attention import AttentionAttributes, DiagonalAlignment
 from graph_api.ops.batchnorm import InvVarianceReading
 from graph_api.ops.block_scale import BlockScaleBuilder, BlockScaleDequantizeAttributes, BlockScaleQuantizeAttributes
 from graph_api.ops.conv import ConvAttributes, ConvBuilder, ConvolutionMode
@@ -11,9 +12,11 @@ from graph_api.ops.norm import LayernormAttributes, NormBuilder, NormFwdPhase, R
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseBuilder, PointwiseMode
 from graph_api.ops.reduction import ReductionAttributes, ReductionBuilder, ReductionMode
 from graph_api.ops.resample import PaddingMode, ResampleAttributes, ResampleBuilder, ResampleMode
-from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaAttributes, SdpaBuilder
+from graph_api.ops.sdpa import AttentionImplementation, SdpaAttributes, SdpaBuilder
+from graph_api.ops.sdpa_backward import SdpaBackwardAttributes, SdpaBackwardBuilder
 
 __all__ = [
+    "AttentionAttributes",
     "AttentionImplementation",
     "BlockScaleDequantizeAttributes",
     "BlockScaleQuantizeAttributes",
@@ -34,6 +37,7 @@ __all__ = [
     "ResampleMode",
     "RmsnormAttributes",
     "SdpaAttributes",
+    "SdpaBackwardAttributes",
 ]
 
 
@@ -46,6 +50,7 @@ class AllBuilders(
     PointwiseBuilder,
     ReductionBuilder,
     ResampleBuilder,
+    SdpaBackwardBuilder,
     SdpaBuilder,
 ):
     """The builder methods of all families."""
