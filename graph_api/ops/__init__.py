@@ -7,6 +7,7 @@ from graph_api.ops.conv import ConvAttributes, ConvBuilder, ConvolutionMode
 from graph_api.ops.custom_op import CustomOpAttributes, CustomOpBuilder
 from graph_api.ops.matmul import MatmulAttributes, MatmulBuilder
 from graph_api.ops.norm import LayernormAttributes, NormBuilder, NormFwdPhase, RmsnormAttributes
+from graph_api.ops.norm_backward import LayernormBackwardAttributes, NormBackwardBuilder
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseBuilder, PointwiseMode
 from graph_api.ops.reduction import ReductionAttributes, ReductionBuilder, ReductionMode
 from graph_api.ops.resample import PaddingMode, ResampleAttributes, ResampleBuilder, ResampleMode
@@ -20,6 +21,7 @@ __all__ = [
     "DiagonalAlignment",
     "InvVarianceReading",
     "LayernormAttributes",
+    "LayernormBackwardAttributes",
     "MatmulAttributes",
     "NormFwdPhase",
     "PaddingMode",
@@ -38,6 +40,7 @@ class AllBuilders(
     ConvBuilder,
     CustomOpBuilder,
     MatmulBuilder,
+    NormBackwardBuilder,
     NormBuilder,
     PointwiseBuilder,
     ReductionBuilder,
