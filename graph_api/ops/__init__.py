@@ -11,6 +11,7 @@ from graph_api.ops.norm_backward import LayernormBackwardAttributes, NormBackwar
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseBuilder, PointwiseMode
 from graph_api.ops.reduction import ReductionAttributes, ReductionBuilder, ReductionMode
 from graph_api.ops.resample import PaddingMode, ResampleAttributes, ResampleBuilder, ResampleMode
+from graph_api.ops.resample_backward import ResampleBackwardBuilder
 from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaAttributes, SdpaBuilder
 
 __all__ = [
@@ -44,6 +45,7 @@ class AllBuilders(
     NormBuilder,
     PointwiseBuilder,
     ReductionBuilder,
+    ResampleBackwardBuilder,
     ResampleBuilder,
     SdpaBuilder,
 ):
