@@ -6,6 +6,7 @@ from graph_api.ops.batchnorm import InvVarianceReading
 from graph_api.ops.conv import ConvAttributes, ConvBuilder, ConvolutionMode
 from graph_api.ops.custom_op import CustomOpAttributes, CustomOpBuilder
 from graph_api.ops.matmul import MatmulAttributes, MatmulBuilder
+from graph_api.ops.moe import MoeBuilder, MoeGroupedMatmulAttributes, MoeGroupedMatmulMode
 from graph_api.ops.norm import LayernormAttributes, NormBuilder, NormFwdPhase, RmsnormAttributes
 from graph_api.ops.norm_backward import LayernormBackwardAttributes, NormBackwardBuilder
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseBuilder, PointwiseMode
@@ -24,6 +25,8 @@ __all__ = [
     "LayernormAttributes",
     "LayernormBackwardAttributes",
     "MatmulAttributes",
+    "MoeGroupedMatmulAttributes",
+    "MoeGroupedMatmulMode",
     "NormFwdPhase",
     "PaddingMode",
     "PointwiseAttributes",
@@ -41,6 +44,7 @@ class AllBuilders(
     ConvBuilder,
     CustomOpBuilder,
     MatmulBuilder,
+    MoeBuilder,
     NormBackwardBuilder,
     NormBuilder,
     PointwiseBuilder,

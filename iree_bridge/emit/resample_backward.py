@@ -22,6 +22,9 @@ def resample_bwd(e: Emitter, node: ResampleBwdNode) -> None:
     if dy.dtype.bits > node.compute.bits:
         dy = e.cast(dy, node.compute)
     operands = [e.permute(dy, order)]
+    if not node.inputs["dy"].physical.dense:
+        # Taken from a slice the kernel of a CPU is not translated ("unrealized_conversion_cast").
+        operands = [e.barrier(operands[0])]
     if "index" in node.inputs:
         index = e.read(node.inputs["index"])
         # What the search of resample_fwd makes is a kernel of its own; the two together do not compile.
