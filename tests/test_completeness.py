@@ -21,7 +21,7 @@ REWRITES = "hipdnn_backend/offload/frontend/rules"
 
 NOT_FROM_TORCH = {
     "batchnorm_inference": "torch has the variance, so to_wire makes batchnorm_inference_variance_ext",
-    "moe_grouped_matmul": "torch's _grouped_mm has where groups end, this where they begin: a list moved by one, no view",
+    "moe_grouped_matmul": "torch's _grouped_mm says where groups end, this where they begin: no view of it",
     "moe_grouped_matmul_bwd": "likewise",
     "custom_op": "made of what has no other operation, in to_wire/leftover.py",
 }

@@ -1,9 +1,9 @@
 """Emission of the mixture of experts: a batched product over blocks of rows, each of one expert.
 
-Where a group's rows begin is data, so the blocks are found on the device: a few kernels over small integer tensors. Rows
-are gathered into blocks, the matrices of their experts beside them, and what comes out is gathered by row again. Every
-position is clamped before something is read from there, and each result is written by the thread that it belongs to: no
-routing, right or wrong, reads or writes outside a tensor.
+Where a group's rows begin is data, so the blocks are found on the device: a few kernels over small integer tensors.
+Rows are gathered into blocks, the matrices of their experts beside them, and what comes out is gathered by row again.
+Every position is clamped before something is read from there, and each result is written by the thread that it belongs
+to: no routing, right or wrong, reads or writes outside a tensor.
 """
 
 from __future__ import annotations
@@ -244,10 +244,8 @@ def _places(e: Emitter, node: MoeGroupedMatmulNode, routed: _Routed, index: Valu
             token, which = read(0, at[1]), read(1, at[1])
             number = code.op("addi", code.scale(token, top_k, "i32"), which, "i32")
             here = code.line(f"arith.cmpi eq, {number}, {_number(code, at[0])} : i32")
-            for condition in (
-                f"ult, {token}, {code.constant(rows, 'i32')}",
-                f"ult, {which}, {code.constant(top_k, 'i32')}",
-            ):
+            for value, end in ((token, rows), (which, top_k)):
+                condition = f"ult, {value}, {code.constant(end, 'i32')}"
                 here = code.op("andi", here, code.line(f"arith.cmpi {condition} : i32"), "i1")
             return code.line(f"arith.select {here}, {_number(code, at[1])}, {code.constant(-1, 'i32')} : i32")
 
