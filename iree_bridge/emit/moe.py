@@ -198,7 +198,7 @@ def _route(e: Emitter, offsets: TensorAttr, rows: int, blocks: Blocks) -> _Route
 
 
 def _into_blocks(e: Emitter, rows: Value, routed: _Routed, index: Value | None) -> Value:
-    """[blocks, rows of a block, width]: the rows of each block, or those that ``index`` names; 0 where there is none."""
+    """[blocks, rows of a block, width]: the rows of each block, or those that ``index`` names; 0 where none is."""
     count, height = routed.blocks.count, routed.blocks.rows
 
     def source(code: Code, at: Sequence[str], read: _Read) -> str:
