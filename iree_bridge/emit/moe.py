@@ -57,16 +57,14 @@ def moe_grouped_matmul_bwd(e: Emitter, node: MoeGroupedMatmulBwdNode) -> None:
     left = e.permute(widened(e, left, operand), (0, 2, 1))
     partial = product(e, left, widened(e, right, operand), result, across=False)
 
-    def one(code: Code, at: Sequence[str], read: _Read) -> str:
-        expert, k, n, block = at
-        group = code.line(f"arith.index_cast {read(1, block)} : i32 to index")
-        own = code.op("remui", group, code.constant(experts))
-        zero = code.line(f"arith.constant 0.0 : {element_type(result)}")
-        same = code.line(f"arith.cmpi eq, {own}, {expert} : index")
-        return code.line(f"arith.select {same}, {read(0, block, k, n)}, {zero} : {element_type(result)}")
+    def own(code: Code, at: Sequence[str]) -> str:
+        kind = element_type(result)
+        group = code.op("remui", code.line("arith.index_cast %i1 : i32 to index"), code.constant(experts))
+        same = code.line(f"arith.cmpi eq, {group}, {at[0]} : index")
+        return code.line(f"arith.select {same}, %i0, {code.line(f'arith.constant 0.0 : {kind}')} : {kind}")
 
-    dims = (experts, *partial.dims[1:])
-    made = _table(e, "expert_sums", [partial, routed.group_of_block], dims, result, one, over=(blocks.count,))
+    operands = [(partial, (3, 1, 2)), (routed.group_of_block, (3,))]
+    made = _sums(e, "expert_sums", operands, (experts, *partial.dims[1:]), result, own)
     e.write(node, "dweight", made)
 
 
@@ -93,53 +91,73 @@ _Make = Callable[[Code, Sequence[str], _Read], str]
 
 
 def _table(
-    e: Emitter,
-    name: str,
-    operands: Sequence[Value],
-    dims: Sequence[int],
-    dtype: DataType,
-    make: _Make,
-    *,
-    over: Sequence[int] = (),
-    first: str = "",
-    combine: str = "",
+    e: Emitter, name: str, operands: Sequence[Value], dims: Sequence[int], dtype: DataType, make: _Make
 ) -> Value:
-    """A tensor whose elements ``make`` says, with the indices of the loops, and a reader of elements of the operands.
-
-    Args:
-        e, name, operands: of the function.
-        dims, dtype: of the tensor.
-        make: the element, or with ``over`` the term.
-        over: extents of further loops, over which terms are combined.
-        first, combine: what terms are combined with first, and by which operation; default: their sum.
-    """
-    code, kind = Code(), element_type(dtype)
+    """A tensor whose elements ``make`` says, with the indices of the loops and a reader of the operands' elements."""
+    code = Code()
     types = [builtin_tensor(value.dims, value.dtype) for value in operands]
 
     def read(which: int, *index: str) -> str:
         return code.line(f"tensor.extract %a{which}[{', '.join(index)}] : {types[which]}")
 
-    rank = len(dims)
-    value = make(code, [code.loop(i) for i in range(rank + len(over))], read)
-    out = builtin_tensor(dims, dtype)
-    if over:
-        value = code.op(combine or ("addf" if dtype.is_float else "addi"), "%o", value, kind)
-    extents = builtin_tensor(tuple(over), DataType.INT8)
-    ins = [Operand("%over", extents, [f"d{rank + i}" for i in range(len(over))])] if over else []
-    loops = ["parallel"] * rank + ["reduction"] * len(over)
+    value = make(code, [code.loop(i) for i in range(len(dims))], read)
+    return e.call(_function(name, types, [], (dims, dtype), [], code, value), operands, dims, dtype)
+
+
+def _sums(
+    e: Emitter,
+    name: str,
+    operands: Sequence[tuple[Value, Sequence[int]]],
+    dims: Sequence[int],
+    dtype: DataType,
+    make: Callable[[Code, Sequence[str]], str],
+    *,
+    first: str = "",
+    combine: str = "",
+) -> Value:
+    """A tensor of sums over one more loop, of terms that ``make`` says with the indices of the loops.
+
+    Args:
+        e, name: of the function.
+        operands: each with the loops that its dims are; ``make`` knows their elements as %i0, %i1, ...
+        dims, dtype: of the tensor.
+        make: a term.
+        first, combine: what terms are combined with first, and by which operation; default: their sum.
+    """
+    code, kind = Code(), element_type(dtype)
+    types = [builtin_tensor(value.dims, value.dtype) for value, _ in operands]
+    value = make(code, [code.loop(i) for i in range(len(dims) + 1)])
+    value = code.op(combine or ("addf" if dtype.is_float else "addi"), "%o", value, kind)
+    ins = [Operand(f"%a{i}", types[i], [f"d{loop}" for loop in loops]) for i, (_, loops) in enumerate(operands)]
+    text = _function(name, types, ins, (dims, dtype), ["reduction"], code, value, first)
+    return e.call(text, [value for value, _ in operands], dims, dtype)
+
+
+def _function(
+    name: str,
+    types: Sequence[str],
+    ins: Sequence[Operand],
+    result: tuple[Sequence[int], DataType],
+    more: Sequence[str],
+    code: Code,
+    value: str,
+    first: str = "",
+) -> str:
+    """The text of a function of one ``linalg.generic`` that begins with ``first``, by default 0."""
+    dims, dtype = result
+    rank, kind, out = len(dims), element_type(dtype), builtin_tensor(*result)
     arguments = ", ".join(f"%a{i}: {each}" for i, each in enumerate(types))
-    begin = first or ("0.0" if dtype.is_float else "0")
+    made = Operand("%begun", out, [f"d{i}" for i in range(rank)])
     lines = [
         f"func.func private @{name}({arguments}) -> {out} {{",
-        *([f"  %over = tensor.empty() : {extents}"] if over else []),
-        f"  %first = arith.constant {begin} : {kind}",
+        f"  %first = arith.constant {first or ('0.0' if dtype.is_float else '0')} : {kind}",
         f"  %empty = tensor.empty() : {out}",
         f"  %begun = linalg.fill ins(%first : {kind}) outs(%empty : {out}) -> {out}",
-        *generic("%made", ins, Operand("%begun", out, [f"d{i}" for i in range(rank)]), loops, code.lines, value),
+        *generic("%made", ins, made, ["parallel"] * rank + list(more), code.lines, value),
         f"  return %made : {out}",
         "}",
     ]
-    return e.call("\n".join(lines), operands, dims, dtype)
+    return "\n".join(lines)
 
 
 def _number(code: Code, index: str) -> str:
@@ -176,24 +194,27 @@ def _route(e: Emitter, offsets: TensorAttr, rows: int, blocks: Blocks) -> _Route
     given = _row(e, offsets)
     assert given is not None
 
-    def group_of_row(code: Code, at: Sequence[str], read: _Read) -> str:
-        return _count(code, f"sle, {read(0, at[1])}, {_number(code, at[0])}")
+    def begun(code: Code, at: Sequence[str]) -> str:
+        return _count(code, f"sle, %i0, {_number(code, at[0])}")
 
-    def first_row(code: Code, at: Sequence[str], read: _Read) -> str:
-        return _count(code, f"slt, {read(0, at[1])}, {_number(code, at[0])}")
+    def in_front(code: Code, at: Sequence[str]) -> str:
+        return _count(code, f"slt, %i0, {_number(code, at[0])}")
 
-    def first_block(code: Code, at: Sequence[str], read: _Read) -> str:
-        behind = code.op("addi", at[1], code.constant(1))
-        held = code.op("subi", read(0, behind), read(0, at[1]), "i32")
+    def needed(code: Code, at: Sequence[str], read: _Read) -> str:
+        held = code.op("subi", read(0, code.op("addi", at[0], code.constant(1))), read(0, at[0]), "i32")
         filled = code.op("addi", held, code.constant(blocks.rows - 1, "i32"), "i32")
-        needed = code.op("divui", filled, code.constant(blocks.rows, "i32"), "i32")
-        before = code.line(f"arith.cmpi ult, {at[1]}, {at[0]} : index")
-        return code.line(f"arith.select {before}, {needed}, {code.constant(0, 'i32')} : i32")
+        return code.op("divui", filled, code.constant(blocks.rows, "i32"), "i32")
 
-    row_groups = _table(e, "group_of_row", [given], (rows,), kind, group_of_row, over=(groups,), first="-1")
-    starts = _table(e, "first_row", [row_groups], (groups + 1,), kind, first_row, over=(rows,))
-    firsts = _table(e, "first_block", [starts], (groups + 1,), kind, first_block, over=(groups,))
-    of_block = _table(e, "group_of_block", [firsts], (blocks.count,), kind, group_of_row, over=(groups,), first="-1")
+    def before(code: Code, at: Sequence[str]) -> str:
+        is_before = code.line(f"arith.cmpi ult, {at[1]}, {at[0]} : index")
+        return code.line(f"arith.select {is_before}, %i0, {code.constant(0, 'i32')} : i32")
+
+    row_groups = _sums(e, "group_of_row", [(given, (1,))], (rows,), kind, begun, first="-1")
+    starts = _sums(e, "first_row", [(row_groups, (1,))], (groups + 1,), kind, in_front)
+    heights = _table(e, "blocks_of_group", [starts], (groups,), kind, needed)
+    firsts = _sums(e, "first_block", [(heights, (1,))], (groups + 1,), kind, before)
+    known = e.slice(firsts, 0, 0, groups)
+    of_block = _sums(e, "group_of_block", [(known, (1,))], (blocks.count,), kind, begun, first="-1")
     return _Routed(blocks, row_groups, starts, firsts, of_block)
 
 
@@ -240,19 +261,18 @@ def _places(e: Emitter, node: MoeGroupedMatmulNode, routed: _Routed, index: Valu
         assert index is not None
         assert ks is not None
 
-        def routed_here(code: Code, at: Sequence[str], read: _Read) -> str:
-            token, which = read(0, at[1]), read(1, at[1])
-            number = code.op("addi", code.scale(token, top_k, "i32"), which, "i32")
+        def routed_here(code: Code, at: Sequence[str]) -> str:
+            number = code.op("addi", code.scale("%i0", top_k, "i32"), "%i1", "i32")
             here = code.line(f"arith.cmpi eq, {number}, {_number(code, at[0])} : i32")
-            for value, end in ((token, rows), (which, top_k)):
+            for value, end in (("%i0", rows), ("%i1", top_k)):
                 condition = f"ult, {value}, {code.constant(end, 'i32')}"
                 here = code.op("andi", here, code.line(f"arith.cmpi {condition} : i32"), "i1")
             return code.line(f"arith.select {here}, {_number(code, at[1])}, {code.constant(-1, 'i32')} : i32")
 
-        tables.append(
-            _table(e, "routed_here", [index, ks], (rows,), DataType.INT32, routed_here, over=(rows,), first="-1",
-                   combine="maxsi")
-        )  # fmt: skip
+        operands = [(index, (1,)), (ks, (1,))]
+        sent = _sums(e, "routed_here", operands, (rows,), DataType.INT32, routed_here, first="-1",
+                     combine="maxsi")  # fmt: skip
+        tables.append(sent)
 
     def place(code: Code, at: Sequence[str], read: _Read) -> str:
         row = read(3, at[0]) if len(tables) > 3 else _number(code, at[0])
