@@ -151,7 +151,7 @@ class Target:
 
     @property
     def rounds_to_half(self) -> bool:
-        """Whether it has an instruction that makes 16-bit floats; x86 processors before 2012 and some emulated ones lack it."""
+        """Whether an instruction makes 16-bit floats; x86 processors before 2012 and some emulated ones lack it."""
         return self.is_gpu or host_arch() != "x86_64" or "f16c" in self.extensions
 
     def flags(self) -> tuple[str, ...]:
