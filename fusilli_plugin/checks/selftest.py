@@ -143,6 +143,18 @@ def _attention(dtype: DataType, batch: int, *, sink: bool) -> Graph:
     return g.validate()
 
 
+def _attention_gradients(dtype: DataType, batch: int) -> Graph:
+    """Of an attention in the same graph, since results and statistics have to be those of the operands."""
+    g = Graph("attention gradients", io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    q, k, v = (g.tensor(name, dim=(batch, heads, 33, 32)) for name, heads in (("q", 4), ("k", 2), ("v", 2)))
+    o, stats = g.sdpa(q, k, v, causal_mask=True, generate_stats=True)
+    assert stats is not None
+    do = g.tensor("do", dim=(batch, 4, 33, 32))
+    for gradient in g.sdpa_backward(q, k, v, o, do, stats, causal_mask=True):
+        gradient.set_output(True)
+    return g.validate()
+
+
 def _norm(dtype: DataType) -> Graph:
     g = Graph("norm", io_data_type=dtype, compute_data_type=DataType.FLOAT)
     x, scale, bias = (
@@ -176,6 +188,7 @@ def _graphs(images: int, batch: int, sequences: int) -> Iterator[tuple[str, Call
     for dtype in _HALVES:
         yield f"causal attention {dtype.name}", lambda d=dtype: _attention(d, sequences, sink=False)
         yield f"attention with a sink {dtype.name}", lambda d=dtype: _attention(d, sequences, sink=True)
+        yield f"attention and its gradients {dtype.name}", lambda d=dtype: _attention_gradients(d, sequences)
 
 
 GRAPHS = dict(_graphs(16, 4, 2))

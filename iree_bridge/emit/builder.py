@@ -11,7 +11,7 @@ from typing import Any, cast
 from fusilli_ground.late_numpy import np
 from graph_api import DataType
 from iree_bridge.emit import small_floats
-from iree_bridge.emit.corrections import correct, reduce_angles
+from iree_bridge.emit.corrections import correct, make_halves, reduce_angles
 from iree_bridge.emit.index_bounds import keep_inside
 from iree_bridge.emit.mlir import ir
 from iree_bridge.targets.target import Target
@@ -292,6 +292,8 @@ class Builder:
             correct(parsed)
             if not self.target.is_gpu:
                 reduce_angles(parsed)
+            if not self.target.rounds_to_half:
+                make_halves(parsed, self.call_function)
             self._module.body.append(parsed)
             self._functions[text] = name
         callee = {"callee": ir.FlatSymbolRefAttr.get(self._functions[text])}

@@ -21,7 +21,7 @@ from typing import Any
 from graph_api import DataType, Graph, Node, TensorAttr
 from iree_bridge.emit import gaps, packed
 from iree_bridge.emit.builder import Builder, Value
-from iree_bridge.emit.corrections import reduce_angles
+from iree_bridge.emit.corrections import make_halves, reduce_angles
 from iree_bridge.emit.mlir import ir
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import argument_form, carried, stored, value_tensor
@@ -96,6 +96,8 @@ class Emitter(Builder):
             ir.Operation.create("func.return")
         if not self.target.is_gpu:
             reduce_angles(function)
+        if not self.target.rounds_to_half:
+            make_halves(function, self.call_function)
 
     def read(self, tensor: TensorAttr, dtype: DataType | None = None) -> Value:
         """The logical value of a tensor, converted to ``dtype`` (default: as it is carried)."""

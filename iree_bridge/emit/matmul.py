@@ -12,7 +12,7 @@ from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.few_rows import missing_terms
 from iree_bridge.targets.types import carried, multiplied
 
-__all__ = ["matmul", "product"]
+__all__ = ["matmul", "product", "served_types", "widened"]
 
 _BYTES = {DataType.INT8, DataType.UINT8, DataType.BOOLEAN}
 
@@ -27,34 +27,37 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
         codes = e.read(a, a.data_type), e.read(b, b.data_type)
         e.write(node, "c", product(e, *codes, DataType.FLOAT, across=across))
         return
-    types = tuple(multiplied(tensor.data_type, is_gpu=e.target.is_gpu) for tensor in (a, b))
+    types = multiplied(a.data_type, is_gpu=e.target.is_gpu), multiplied(b.data_type, is_gpu=e.target.is_gpu)
     if 1 in dims[:2]:
-        types = tuple(carried(tensor.data_type) for tensor in (a, b))
-    operand, result = matmul_types(types[0], types[1], node.compute, a.dims[-1])
-    if operand is DataType.BFLOAT16 and e.target.chip == "gfx908":
-        operand = DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
+        types = carried(a.data_type), carried(b.data_type)
+    operand, result = served_types(e, types, node.compute, a.dims[-1])
     if e.target.is_gpu and operand is DataType.INT32 and not set(types) <= _BYTES:
         operand = result = (
             DataType.INT64
         )  # in 32 bits the kernel spills hundreds of registers; the low half is the same
     packed = a.data_type.is_packed and b.data_type.is_packed
     apart = packed and operand.is_float and e.target.is_gpu
-    left, right = (_read(e, tensor, operand, apart=apart) for tensor in (a, b))
+    left, right = (widened(e, _unpacked(e, tensor, apart=apart), operand) for tensor in (a, b))
     e.write(node, "c", product(e, left, right, result, across=across))
 
 
-def _read(e: Emitter, tensor: TensorAttr, dtype: DataType, *, apart: bool) -> Value:
-    """The tensor in ``dtype``; ``apart``: unpacked by a kernel of its own.
+def _unpacked(e: Emitter, tensor: TensorAttr, *, apart: bool) -> Value:
+    """The tensor as it is carried; ``apart``: unpacked by a kernel of its own.
 
-    (One that unpacks both operands and multiplies reads registers that nobody wrote, see ``docs/gpu_findings.md``.)
+    One that unpacks both operands and multiplies reads registers that nobody wrote, see ``docs/gpu_findings.md``.
+    """
+    if not apart:
+        return e.read(tensor)
+    return e.cast(e.barrier(e.read(tensor, tensor.data_type)), carried(tensor.data_type))
+
+
+def widened(e: Emitter, value: Value, dtype: DataType) -> Value:
+    """An operand in ``dtype``.
 
     The GPU compiler folds a widening conversion into the product, which then has operands of two types: no matrix
     instruction, hundreds of spilled registers, or no code at all. A sum with 0 keeps floats apart from the conversion
     and costs nothing; 64-bit integers, whose sum with 0 is folded too, need a barrier. Bytes in 32 bits do well.
     """
-    value = e.read(tensor)
-    if apart:
-        value = e.cast(e.barrier(e.read(tensor, tensor.data_type)), value.dtype)
     same_kind = value.dtype.is_float == dtype.is_float and value.dtype is not DataType.BOOLEAN
     widens = same_kind and value.dtype.bits < dtype.bits
     value = e.cast(value, dtype)
@@ -63,6 +66,16 @@ def _read(e: Emitter, tensor: TensorAttr, dtype: DataType, *, apart: bool) -> Va
     if dtype.is_float:
         return e.op("aten.add.Scalar", value.dims, dtype, value, 0.0, 1)
     return e.barrier(value) if dtype is DataType.INT64 else value
+
+
+def served_types(
+    e: Emitter, types: tuple[DataType, DataType], compute: DataType, terms: int
+) -> tuple[DataType, DataType]:
+    """`matmul_types` on a target."""
+    operand, result = matmul_types(*types, compute, terms)
+    if operand is DataType.BFLOAT16 and e.target.chip == "gfx908":
+        operand = DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
+    return operand, result
 
 
 def matmul_types(a: DataType, b: DataType, compute: DataType, terms: int) -> tuple[DataType, DataType]:

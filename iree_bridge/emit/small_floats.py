@@ -7,6 +7,7 @@ step makes or reads a subnormal FLOAT, which GPUs flush.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ from iree_bridge.targets.types import builtin_tensor
 if TYPE_CHECKING:
     from iree_bridge.emit.builder import Builder, Value
 
-__all__ = ["FORMATS", "Format", "decode", "decoded", "encode", "encoded"]
+__all__ = ["FORMATS", "Format", "decode", "decoded", "encode", "encoded", "half_text"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ FORMATS: Final = {
 }
 """All but FP8_E8M0, which is an exponent alone."""
 
+_HALF: Final = Format(5, 10, 15, 0x7C00, nan=0x7E00)
+"""As processors without an instruction for it make it; what is too large has the code of infinity."""
+
 _QUIET_NAN: Final = 0x7FC00000
 
 
@@ -74,6 +78,14 @@ def encoded(e: Builder, values: Value, dtype: DataType) -> Value:
     number = encode(code, dtype, "%i0", values.dtype)
     kind = _kinds(values.dtype)[1]
     return _mapped(e, values, dtype, code, code.line(f"arith.trunci {number} : {kind} to i8"))
+
+
+def half_text(dims: Sequence[int], source: DataType) -> str:
+    """A function that makes HALF of FLOAT or DOUBLE values."""
+    code = Code()
+    number = encode(code, _HALF, "%i0", source)
+    bits = code.line(f"arith.trunci {number} : {_kinds(source)[1]} to i16")
+    return _text(dims, source, DataType.HALF, code, code.line(f"arith.bitcast {bits} : i16 to f16"))
 
 
 def decode(code: Code, dtype: DataType | Format, number: str) -> str:
@@ -171,8 +183,12 @@ def _select(code: Code, condition: str, a: str, b: str, kind: str = "i32") -> st
 
 def _mapped(e: Builder, source: Value, dtype: DataType, code: Code, value: str) -> Value:
     """A tensor of which each element is ``value``, computed from that of ``source``, %i0."""
-    kind, made = builtin_tensor(source.dims, source.dtype), builtin_tensor(source.dims, dtype)
-    index = [f"d{axis}" for axis in range(len(source.dims))]
+    return e.call(_text(source.dims, source.dtype, dtype, code, value), [source], source.dims, dtype)
+
+
+def _text(dims: Sequence[int], source: DataType, dtype: DataType, code: Code, value: str) -> str:
+    kind, made = builtin_tensor(dims, source), builtin_tensor(dims, dtype)
+    index = [f"d{axis}" for axis in range(len(dims))]
     lines = generic(
         "%made",
         [Operand("%x", kind, index)],
@@ -182,9 +198,8 @@ def _mapped(e: Builder, source: Value, dtype: DataType, code: Code, value: str) 
         value,
     )
     body = "\n".join(lines)
-    text = f"""func.func private @converted(%x: {kind}) -> {made} {{
+    return f"""func.func private @converted(%x: {kind}) -> {made} {{
   %empty = tensor.empty() : {made}
 {body}
   return %made : {made}
 }}"""
-    return e.call(text, [source], source.dims, dtype)
