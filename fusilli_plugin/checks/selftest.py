@@ -33,7 +33,7 @@ def run(device: str, graph: Graph | None = None) -> str:
     """
     g = graph or quick()
     inputs = g.random_inputs(seed=0)
-    outputs = {tensor: tensor.empty() for tensor in g.arguments().outputs}
+    outputs = {tensor: tensor.memory() for tensor in g.arguments().outputs}
     start = time.perf_counter()
     build(g, device=device).run({**inputs, **outputs})
     seconds = time.perf_counter() - start
@@ -62,7 +62,7 @@ def run_saved(device: str) -> str:
         artifact = Artifact.load(path)
         size = path.stat().st_size
     code = artifact.code_for(place.target)
-    outputs = {tensor: tensor.empty() for tensor in artifact.graph.arguments().outputs}
+    outputs = {tensor: tensor.memory() for tensor in artifact.graph.arguments().outputs}
     Executable(artifact.graph.arguments(), code.vmfb, place).run({**artifact.test_inputs(), **outputs})
     for comparison in artifact.check({tensor.uid: array for tensor, array in outputs.items()}):
         if not comparison.ok:

@@ -16,6 +16,7 @@ from graph_api.ops.spatial import LAYOUT_TIP
 __all__ = [
     "PEER_PORTS",
     "READ_AS_VARIANCE_EPSILON",
+    "BatchnormBase",
     "BatchnormInferenceNode",
     "BatchnormInferenceVarianceNode",
     "BatchnormNode",
@@ -85,6 +86,11 @@ class BatchnormBase(NormNode):
     """What the three operations share: tensors with one number per channel."""
 
     channel_ports: tuple[str, ...]
+
+    @property
+    def has_peers(self) -> bool:
+        """True if statistics of other devices take part."""
+        return any(port in self.inputs for port in PEER_PORTS)
 
     @property
     def channel_dims(self) -> tuple[int, ...]:
@@ -198,11 +204,6 @@ class BatchnormNode(BatchnormBase):
     output_ports = ("y", "mean", "inv_variance", *_RUNNING_OUTPUTS)
     optional_outputs = ("mean", "inv_variance", *_RUNNING_OUTPUTS)
     channel_ports = ("scale", "bias", "prev_running_mean", "prev_running_variance")
-
-    @property
-    def has_peers(self) -> bool:
-        """True if statistics of other devices take part."""
-        return any(port in self.inputs for port in PEER_PORTS)
 
     @property
     def correction(self) -> float:

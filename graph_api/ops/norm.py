@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import cast
 
 from fusilli_ground.late_numpy import np
 from graph_api.builder import GraphBuilder
@@ -71,9 +72,13 @@ class LayernormAttributes(RmsnormAttributes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count = self.normalized_dim_count
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-            raise GraphError(f"layernorm: normalized_dim_count must be at least 1, got {count!r}")
+        check_dim_count("layernorm", self.normalized_dim_count)
+
+
+def check_dim_count(op: str, count: int | None) -> None:
+    """Checks an attribute ``normalized_dim_count``."""
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise GraphError(f"{op}: normalized_dim_count must be at least 1, got {count!r}")
 
 
 class TrailingNormNode(NormNode):
@@ -127,8 +132,26 @@ class TrailingNormNode(NormNode):
         return 8 * self.inputs["x"].volume
 
 
+class CountedNormNode(TrailingNormNode):
+    """What layer norm and its gradient share: an attribute may say how many dims are normalised."""
+
+    @property
+    def normalized_dim_count(self) -> int:
+        x, scale = self.inputs["x"].dims, self.inputs["scale"].dims
+        shared = len(x) if scale == x else super().normalized_dim_count
+        attributes = cast("LayernormAttributes", self.attributes)
+        return attributes.normalized_dim_count or shared
+
+    def check_counted(self) -> None:
+        """Checks the number of dims against x, scale and bias."""
+        count, x = self.normalized_dim_count, self.inputs["x"].dims
+        if count > len(x):
+            raise self.fail(f"normalized_dim_count {count} is more than the dims of x {x}")
+        self.check_affine(trailing_only=True)
+
+
 @register_op
-class LayernormNode(TrailingNormNode):
+class LayernormNode(CountedNormNode):
     """y = (x - m) * r * scale + bias, r = 1 / sqrt(v + epsilon), m and v mean and biased variance of trailing dims.
 
     Shapes:  x [lead..., norm...], scale and bias [1..., norm...] or [norm...], epsilon one number
@@ -146,18 +169,9 @@ class LayernormNode(TrailingNormNode):
     output_ports = ("y", "mean", "inv_variance")
     optional_outputs = ("mean", "inv_variance")
 
-    @property
-    def normalized_dim_count(self) -> int:
-        x, scale = self.inputs["x"].dims, self.inputs["scale"].dims
-        shared = len(x) if scale == x else super().normalized_dim_count
-        return self.attributes.normalized_dim_count or shared
-
     def validate(self) -> None:
         self.validate_norm()
-        count, x = self.normalized_dim_count, self.inputs["x"].dims
-        if count > len(x):
-            raise self.fail(f"normalized_dim_count {count} is more than the dims of x {x}")
-        self.check_affine(trailing_only=True)
+        self.check_counted()
 
     def reference(self, inputs: Arrays) -> dict[str, Array]:
         x = inputs["x"]
@@ -259,7 +273,11 @@ class NormBuilder(GraphBuilder):
         shared = {"x": x, "mean": mean, "scale": scale, "bias": bias}
         outputs = {} if y is None else {"y": y}
         if inv_variance_reading is InvVarianceReading.VARIANCE:
-            inputs = {**shared, "variance": inv_variance, "epsilon": self._number(READ_AS_VARIANCE_EPSILON, "epsilon")}
+            inputs = {
+                **shared,
+                "variance": inv_variance,
+                "epsilon": number_tensor(self, READ_AS_VARIANCE_EPSILON, "epsilon"),
+            }
             node_type = BatchnormInferenceVarianceNode
         else:
             inputs, node_type = {**shared, "inv_variance": inv_variance}, BatchnormInferenceNode
@@ -291,7 +309,7 @@ class NormBuilder(GraphBuilder):
         """
         inputs = {"x": x, "mean": mean, "variance": variance, "scale": scale, "bias": bias}
         node = self.add_node(
-            BatchnormInferenceVarianceNode, {**inputs, "epsilon": self._number(epsilon, "epsilon")}, name=name,
+            BatchnormInferenceVarianceNode, {**inputs, "epsilon": number_tensor(self, epsilon, "epsilon")}, name=name,
             compute_data_type=compute_data_type,
         )  # fmt: skip
         return node.outputs["y"]
@@ -328,17 +346,14 @@ class NormBuilder(GraphBuilder):
         """
         if len({prev_running_mean is None, prev_running_variance is None, momentum is None}) > 1:
             raise GraphError("batchnorm: give prev_running_mean, prev_running_variance and momentum, or none of them")
-        if not isinstance(peer_stats, Sequence) or isinstance(peer_stats, str | bytes):
-            raise GraphError(f"batchnorm: peer_stats must be a list of tensors, got {peer_stats!r:.200}")
-        if len(peer_stats) > len(PEER_PORTS):
-            raise GraphError(f"batchnorm: {len(peer_stats)} peer_stats, at most {len(PEER_PORTS)} are possible")
-        inputs = {"x": x, "scale": scale, "bias": bias, "epsilon": self._number(epsilon, "epsilon")}
+        peers = checked_peers("batchnorm", peer_stats)
+        inputs = {"x": x, "scale": scale, "bias": bias, "epsilon": number_tensor(self, epsilon, "epsilon")}
         wanted = ["mean", "inv_variance"]
         if momentum is not None and prev_running_mean is not None and prev_running_variance is not None:
             inputs |= {"prev_running_mean": prev_running_mean, "prev_running_variance": prev_running_variance,
-                       "momentum": self._number(momentum, "momentum")}  # fmt: skip
+                       "momentum": number_tensor(self, momentum, "momentum")}  # fmt: skip
             wanted += ["next_running_mean", "next_running_variance"]
-        inputs |= dict(zip(PEER_PORTS, peer_stats, strict=False))
+        inputs |= peers
         node = self.add_node(
             BatchnormNode, inputs, name=name, optional_outputs=wanted, compute_data_type=compute_data_type
         )
@@ -380,7 +395,7 @@ class NormBuilder(GraphBuilder):
         """
         attributes = LayernormAttributes(forward_phase=forward_phase, normalized_dim_count=normalized_dim_count)
         wanted = ("mean", "inv_variance") if forward_phase is NormFwdPhase.TRAINING else ()
-        inputs = {"x": x, "scale": scale, "bias": bias, "epsilon": self._number(epsilon, "epsilon")}
+        inputs = {"x": x, "scale": scale, "bias": bias, "epsilon": number_tensor(self, epsilon, "epsilon")}
         node = self.add_node(LayernormNode, inputs, name=name, attributes=attributes, optional_outputs=wanted,
                              compute_data_type=compute_data_type)  # fmt: skip
         return node.outputs["y"], node.outputs.get("mean"), node.outputs.get("inv_variance")
@@ -412,17 +427,28 @@ class NormBuilder(GraphBuilder):
         """
         attributes = RmsnormAttributes(forward_phase=forward_phase)
         wanted = ("inv_rms",) if forward_phase is NormFwdPhase.TRAINING else ()
-        inputs = {"x": x, "scale": scale, "epsilon": self._number(epsilon, "epsilon"), "bias": bias}
+        inputs = {"x": x, "scale": scale, "epsilon": number_tensor(self, epsilon, "epsilon"), "bias": bias}
         node = self.add_node(RmsnormNode, inputs, name=name, attributes=attributes, optional_outputs=wanted,
                              compute_data_type=compute_data_type)  # fmt: skip
         return node.outputs["y"], node.outputs.get("inv_rms")
 
-    def _number(self, value: TensorAttr | float, what: str) -> TensorAttr:
-        if isinstance(value, TensorAttr):
-            return value
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-            raise GraphError(f"{what} must be a number or a tensor of one element, got {value!r}")
-        return self.scalar(float(value), data_type=DataType.FLOAT)
+
+def checked_peers(op: str, peer_stats: Sequence[TensorAttr]) -> dict[str, TensorAttr]:
+    """Statistics of other devices by port."""
+    if not isinstance(peer_stats, Sequence) or isinstance(peer_stats, str | bytes):
+        raise GraphError(f"{op}: peer_stats must be a list of tensors, got {peer_stats!r:.200}")
+    if len(peer_stats) > len(PEER_PORTS):
+        raise GraphError(f"{op}: {len(peer_stats)} peer_stats, at most {len(PEER_PORTS)} are possible")
+    return dict(zip(PEER_PORTS, peer_stats, strict=False))
+
+
+def number_tensor(graph: GraphBuilder, value: TensorAttr | float, what: str) -> TensorAttr:
+    """A number as a scalar of the graph; a tensor as it is."""
+    if isinstance(value, TensorAttr):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise GraphError(f"{what} must be a number or a tensor of one element, got {value!r}")
+    return graph.scalar(float(value), data_type=DataType.FLOAT)
 
 
 def _in_order(ports: Sequence[str], tensors: Mapping[str, TensorAttr]) -> dict[str, TensorAttr]:

@@ -7,7 +7,7 @@ may differ at both ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import product
@@ -117,7 +117,7 @@ class ResampleFwdNode(Node):
         if ("index" in self.outputs) != self.attributes.generate_index:
             raise self.fail("an index output needs generate_index, and generate_index an index output")
         if "index" in self.outputs:
-            self._check_index(self.outputs["index"].data_type, math.prod(x.dims[2:]))
+            check_index(self, self.outputs["index"], math.prod(x.dims[2:]), (DataType.INT8, DataType.INT32))
 
     def infer(self) -> None:
         x = self.inputs["x"]
@@ -195,11 +195,34 @@ class ResampleFwdNode(Node):
             divisor = divisor[..., None] * np.array(self.attributes.counts(axis, size), np.float64)
         return divisor
 
-    def _check_index(self, dtype: DataType, positions: int) -> None:
-        if dtype not in (DataType.INT8, DataType.INT32):
-            raise self.fail(f"index '{self.outputs['index'].name}' must be INT8 or INT32, it is {dtype.name}")
-        if dtype is DataType.INT8 and positions > 128:
-            raise self.fail(f"x has {positions} spatial positions, an INT8 index can name 128; make it INT32")
+
+def check_index(node: Node, index: TensorAttr, positions: int, types: Sequence[DataType]) -> None:
+    """Checks the data type of an index of spatial positions in x."""
+    if index.data_type not in types:
+        known = " or ".join(dtype.name for dtype in types)
+        raise node.fail(f"index '{index.name}' must be {known}, it is {index.data_type.name}")
+    if index.data_type is DataType.INT8 and positions > 128:
+        raise node.fail(f"x has {positions} spatial positions, an INT8 index can name 128; make it INT32")
+
+
+def attributes_of(
+    graph: GraphBuilder, op: str, source: TensorAttr, mode: ResampleMode, window: PerAxis, stride: PerAxis,
+    paddings: Mapping[str, PerAxis], padding_mode: PaddingMode, *, generate_index: bool = False,
+) -> ResampleAttributes:  # fmt: skip
+    """Attributes from arguments of a builder method, one entry per spatial dim of ``source``."""
+    padding, before, after = (paddings[name] for name in ("padding", "pre_padding", "post_padding"))
+    if padding is not None and (before is not None or after is not None):
+        raise GraphError(f"{op}: give padding=, or pre_padding= and post_padding=, not both")
+    rank = spatial_rank(graph, op, (source,), {"window": window, "stride": stride, **paddings})
+    return ResampleAttributes(
+        mode=mode,
+        padding_mode=padding_mode,
+        pre_padding=per_axis(padding if before is None else before, rank, "pre_padding"),
+        post_padding=per_axis(padding if after is None else after, rank, "post_padding"),
+        stride=per_axis(window if stride is None else stride, rank, "stride"),
+        window=per_axis(window, rank, "window"),
+        generate_index=generate_index,
+    )
 
 
 class ResampleBuilder(GraphBuilder):
@@ -236,20 +259,9 @@ class ResampleBuilder(GraphBuilder):
         Raises:
             GraphError: attributes that do not fit.
         """
-        if padding is not None and (pre_padding is not None or post_padding is not None):
-            raise GraphError("resample: give padding=, or pre_padding= and post_padding=, not both")
-        arguments = {"window": window, "stride": stride, "padding": padding, "pre_padding": pre_padding,
-                     "post_padding": post_padding}  # fmt: skip
-        rank = spatial_rank(self, "resample", (x,), arguments)
-        attributes = ResampleAttributes(
-            mode=mode,
-            padding_mode=padding_mode,
-            pre_padding=per_axis(padding if pre_padding is None else pre_padding, rank, "pre_padding"),
-            post_padding=per_axis(padding if post_padding is None else post_padding, rank, "post_padding"),
-            stride=per_axis(window if stride is None else stride, rank, "stride"),
-            window=per_axis(window, rank, "window"),
-            generate_index=generate_index,
-        )
+        paddings = {"padding": padding, "pre_padding": pre_padding, "post_padding": post_padding}
+        attributes = attributes_of(self, "resample", x, mode, window, stride, paddings, padding_mode,
+                                   generate_index=generate_index)  # fmt: skip
         optional = ("index",) if attributes.generate_index else ()
         node = self.add_node(ResampleFwdNode, {"x": x}, name=name, attributes=attributes, optional_outputs=optional,
                              compute_data_type=compute_data_type)  # fmt: skip

@@ -7,13 +7,16 @@ hyperbolic functions that cancel or overflow, ``softshrink`` below 0; sines of l
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fusilli_ground.torch_types import value_tensor_type
+from graph_api import DataType
 from iree_bridge.emit.index_bounds import aten, integer, operations
 from iree_bridge.emit.mlir import ir
+from iree_bridge.emit.small_floats import half_text
 
-__all__ = ["correct", "reduce_angles"]
+__all__ = ["correct", "make_halves", "reduce_angles"]
 
 _PASS_NAN: Final = {
     **dict.fromkeys(("maximum", "minimum", "max.other", "min.other"), 1),  # the second operand's stays as it is
@@ -316,6 +319,31 @@ def _tensor(op: Any, value: Any) -> Any:
 def _wide(element: str) -> str:
     """The type in which floats are computed where halves would be too coarse."""
     return "f64" if element == "f64" else "f32"
+
+
+def make_halves(function: Any, call: Callable[[str, Sequence[Any], Sequence[Any]], Sequence[Any]]) -> None:
+    """Conversions to 16-bit floats in integer arithmetic, for processors that have no instruction for them.
+
+    What the compiler links in there makes 0 of all results below 2**-14. ``call``: see ``Builder.call_function``.
+    """
+    for op in list(operations(function)):
+        x, to = (op.operands[0], _element(op.results[0].type)) if _is_cast(op) else (None, "")
+        if x is None or to != "f16" or _element(x.type) not in ("f32", "f64", "bf16"):
+            continue
+        x = _as(op, x, _wide(_element(x.type)))
+        kind = value_tensor_type(str(x.type))
+        assert kind is not None, f"{x.type} is no tensor"
+        dims = [dim for dim in kind.dims if dim is not None]  # all are known, or the text would have been declined
+        source = DataType.DOUBLE if kind.element == "f64" else DataType.FLOAT
+        type_ = op.results[0].type
+        with ir.InsertionPoint(op), op.location:
+            plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[_builtin(x.type)], operands=[x]).result
+            (made,) = call(half_text(dims, source), [plain], [_builtin(type_)])
+            _replace(op, ir.Operation.create("torch_c.from_builtin_tensor", results=[type_], operands=[made]).result)
+
+
+def _is_cast(op: Any) -> bool:
+    return op.name.removeprefix("torch.aten.") in _CASTS
 
 
 _ANGLES: Final = ("torch.aten.sin", "torch.aten.cos", "torch.aten.tan")

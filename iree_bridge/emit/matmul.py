@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graph_api import DataType, TensorAttr
+from graph_api import DataType
 from graph_api.ops.matmul import MatmulNode, batch_factors
 from iree_bridge.emit import products_cpu
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.few_rows import missing_terms
-from iree_bridge.targets.types import carried
+from iree_bridge.targets.types import multiplied
 
-__all__ = ["matmul", "product"]
+__all__ = ["matmul", "product", "served_types", "widened"]
 
 _BYTES = {DataType.INT8, DataType.UINT8, DataType.BOOLEAN}
 
@@ -21,26 +21,25 @@ _BYTES = {DataType.INT8, DataType.UINT8, DataType.BOOLEAN}
 def matmul(e: Emitter, node: MatmulNode) -> None:
     """torch.aten.mm or bmm on operands of one type; the result has the compute type, in which it accumulates."""
     a, b = node.inputs["a"], node.inputs["b"]
-    types = carried(a.data_type), carried(b.data_type)
-    operand, result = matmul_types(*types, node.compute, a.dims[-1])
-    if operand is DataType.BFLOAT16 and e.target.chip == "gfx908":
-        operand = DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
+    types = multiplied(a.data_type, is_gpu=e.target.is_gpu), multiplied(b.data_type, is_gpu=e.target.is_gpu)
+    operand, result = served_types(e, types, node.compute, a.dims[-1])
     if e.target.is_gpu and operand is DataType.INT32 and not set(types) <= _BYTES:
         operand = result = (
             DataType.INT64
         )  # in 32 bits the kernel spills hundreds of registers; the low half is the same
     across = b.physical.order[-1] == len(b.dims) - 2
-    e.write(node, "c", product(e, _read(e, a, operand), _read(e, b, operand), result, across=across))
+    e.write(
+        node, "c", product(e, widened(e, e.read(a), operand), widened(e, e.read(b), operand), result, across=across)
+    )
 
 
-def _read(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
-    """The tensor in ``dtype``.
+def widened(e: Emitter, value: Value, dtype: DataType) -> Value:
+    """An operand in ``dtype``.
 
     The GPU compiler folds a widening conversion into the product, which then has operands of two types: no matrix
     instruction, hundreds of spilled registers, or no code at all. A sum with 0 keeps floats apart from the conversion
     and costs nothing; 64-bit integers, whose sum with 0 is folded too, need a barrier. Bytes in 32 bits do well.
     """
-    value = e.read(tensor)
     same_kind = value.dtype.is_float == dtype.is_float and value.dtype is not DataType.BOOLEAN
     widens = same_kind and value.dtype.bits < dtype.bits
     value = e.cast(value, dtype)
@@ -49,6 +48,16 @@ def _read(e: Emitter, tensor: TensorAttr, dtype: DataType) -> Value:
     if dtype.is_float:
         return e.op("aten.add.Scalar", value.dims, dtype, value, 0.0, 1)
     return e.barrier(value) if dtype is DataType.INT64 else value
+
+
+def served_types(
+    e: Emitter, types: tuple[DataType, DataType], compute: DataType, terms: int
+) -> tuple[DataType, DataType]:
+    """`matmul_types` on a target."""
+    operand, result = matmul_types(*types, compute, terms)
+    if operand is DataType.BFLOAT16 and e.target.chip == "gfx908":
+        operand = DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
+    return operand, result
 
 
 def matmul_types(a: DataType, b: DataType, compute: DataType, terms: int) -> tuple[DataType, DataType]:

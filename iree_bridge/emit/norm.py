@@ -16,7 +16,16 @@ from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emit.reduction import accumulator, fills_waves, mean
 
-__all__ = ["batchnorm", "batchnorm_inference", "batchnorm_inference_variance", "layernorm", "rmsnorm"]
+__all__ = [
+    "batchnorm",
+    "batchnorm_inference",
+    "batchnorm_inference_variance",
+    "inverse_root",
+    "layernorm",
+    "moments",
+    "number",
+    "rmsnorm",
+]
 
 
 @rule("batchnorm_inference")
@@ -32,7 +41,7 @@ def batchnorm_inference_variance(e: Emitter, node: BatchnormInferenceVarianceNod
     """(x - mean) * rsqrt(variance + epsilon) * scale + bias."""
     t = Elementwise(e, node.compute)
     x, center, variance, scale, bias = (e.read(node.inputs[port], node.compute) for port in node.input_ports[:5])
-    inverse = _inverse_root(t, variance, _number(t, node.inputs["epsilon"], variance))
+    inverse = inverse_root(t, variance, number(t, node.inputs["epsilon"], variance))
     e.write(node, "y", _affine(t, t.sub(x, center), inverse, scale, bias))
 
 
@@ -42,8 +51,8 @@ def batchnorm(e: Emitter, node: BatchnormNode) -> None:
     kind = _arithmetic(e, node)
     t = Elementwise(e, kind)
     x, scale, bias = (e.read(node.inputs[port], kind) for port in ("x", "scale", "bias"))
-    center, difference, variance = _moments(t, x, node.axes)
-    inverse = _inverse_root(t, variance, _number(t, node.inputs["epsilon"], variance))
+    center, difference, variance = moments(t, x, node.axes)
+    inverse = inverse_root(t, variance, number(t, node.inputs["epsilon"], variance))
     results = {"y": _affine(t, difference, inverse, scale, bias), "mean": center, "inv_variance": inverse}
     for port, value in results.items():
         if port in node.outputs:
@@ -51,7 +60,7 @@ def batchnorm(e: Emitter, node: BatchnormNode) -> None:
     for what, new in (("mean", center), ("variance", t.scale(variance, node.correction))):
         if f"next_running_{what}" in node.outputs:
             old = e.read(node.inputs[f"prev_running_{what}"], kind)
-            momentum = _number(t, node.inputs["momentum"], old)
+            momentum = number(t, node.inputs["momentum"], old)
             rest = t.call("rsub.Scalar", momentum, 1.0, 1)
             e.write(node, f"next_running_{what}", t.add(t.mul(rest, old), t.mul(momentum, new)))
 
@@ -62,8 +71,8 @@ def layernorm(e: Emitter, node: LayernormNode) -> None:
     kind = _arithmetic(e, node)
     t = Elementwise(e, kind)
     x, scale, bias = (e.read(node.inputs[port], kind) for port in ("x", "scale", "bias"))
-    center, difference, variance = _moments(t, x, node.axes)
-    inverse = _inverse_root(t, variance, _number(t, node.inputs["epsilon"], variance))
+    center, difference, variance = moments(t, x, node.axes)
+    inverse = inverse_root(t, variance, number(t, node.inputs["epsilon"], variance))
     results = {"y": _affine(t, difference, inverse, scale, bias), "mean": center, "inv_variance": inverse}
     for port in node.outputs:
         e.write(node, port, results[port])
@@ -76,7 +85,7 @@ def rmsnorm(e: Emitter, node: RmsnormNode) -> None:
     t = Elementwise(e, kind)
     x, scale = (e.read(node.inputs[port], kind) for port in ("x", "scale"))
     square = mean(e, t.mul(x, x), node.axes)
-    inverse = _inverse_root(t, square, _number(t, node.inputs["epsilon"], square))
+    inverse = inverse_root(t, square, number(t, node.inputs["epsilon"], square))
     bias = e.read(node.inputs["bias"], kind) if "bias" in node.inputs else None
     e.write(node, "y", _affine(t, x, inverse, scale, bias))
     if "inv_rms" in node.outputs:
@@ -91,7 +100,7 @@ def _arithmetic(e: Emitter, node: BatchnormNode | LayernormNode | RmsnormNode) -
     return accumulator(e.target, node.inputs["x"].dims, node.axes, node.compute)
 
 
-def _moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
+def moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
     """Mean, difference from it, biased variance: of a constant row the last two are 0 where its sum is exact.
 
     For what `fills_waves` says the mean is a kernel of its own.
@@ -103,7 +112,8 @@ def _moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Valu
     return center, difference, mean(t.e, t.mul(difference, difference), axes)
 
 
-def _inverse_root(t: Elementwise, value: Value, epsilon: Value) -> Value:
+def inverse_root(t: Elementwise, value: Value, epsilon: Value) -> Value:
+    """1 / sqrt(value + epsilon)."""
     return t.unary("rsqrt", t.add(value, epsilon))
 
 
@@ -112,6 +122,6 @@ def _affine(t: Elementwise, x: Value, inverse: Value, scale: Value, bias: Value 
     return y if bias is None else t.add(y, bias)
 
 
-def _number(t: Elementwise, tensor: TensorAttr, like: Value) -> Value:
+def number(t: Elementwise, tensor: TensorAttr, like: Value) -> Value:
     """A tensor of one element with as many dims as ``like``."""
     return t.e.reshape(t.e.read(tensor, t.dtype), (1,) * len(like.dims))

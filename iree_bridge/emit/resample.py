@@ -83,7 +83,8 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     """Pads x in its own type, then reduces in the compute type; the index is searched for once the maximum is known."""
     a, x = node.attributes, node.inputs["x"]
     value = e.read(x)
-    if value.dtype.is_float != node.compute.is_float or value.dtype.bits > node.compute.bits:
+    is_truth = value.dtype is DataType.BOOLEAN  # the maximum of 0 and 1
+    if is_truth or value.dtype.is_float != node.compute.is_float or value.dtype.bits > node.compute.bits:
         value = e.cast(value, node.compute)
     order = x.physical.order
     y_dims = node.outputs["y"].dims

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from graph_api.ops.norm import BatchnormNode, NormNode
+from graph_api.ops.batchnorm import PEER_PORTS, BatchnormBase, BatchnormNode, NormNode
 from iree_bridge.support.rules import Decline, support_rule
 from iree_bridge.targets.target import Target
 
-__all__ = ["batchnorm", "norm"]
+__all__ = ["batchnorm", "decline_peers", "norm"]
 
 
 @support_rule("batchnorm_inference")
@@ -20,10 +20,14 @@ def norm(node: NormNode, target: Target) -> None:
 @support_rule("batchnorm")
 def batchnorm(node: BatchnormNode, target: Target) -> None:
     """Training on one device."""
+    decline_peers(node, "combine the mean and inv_variance results of the devices yourself")
+
+
+def decline_peers(node: BatchnormBase, instead: str) -> None:
+    """Raises Decline where statistics of other devices take part."""
     if node.has_peers:
-        peers = ", ".join(f"'{tensor.name}'" for port, tensor in node.inputs.items() if port.startswith("peer_stats"))
+        peers = ", ".join(f"'{tensor.name}'" for port, tensor in node.inputs.items() if port in PEER_PORTS)
         raise Decline(
             "peer_stats",
-            f"statistics of other devices ({peers}) have no defined meaning; leave peer_stats out and combine the "
-            "mean and inv_variance results of the devices yourself",
+            f"statistics of other devices ({peers}) have no defined meaning; leave peer_stats out and {instead}",
         )

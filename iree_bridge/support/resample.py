@@ -14,12 +14,12 @@ __all__ = ["resample_fwd"]
 
 @support_rule("resample_fwd")
 def resample_fwd(node: ResampleFwdNode, target: Target) -> None:
-    """1-D to 3-D; any dtype that is a number."""
+    """1-D to 3-D; any dtype; of BOOLEAN the maximum alone."""
     a, x = node.attributes, node.inputs["x"]
     if len(a.window) > 3:
         raise Decline("rank", f"there are {len(a.window)} spatial dims; pooling is served with 1 to 3")
-    if x.data_type is DataType.BOOLEAN:
-        raise Decline("dtype", "x is BOOLEAN; cast it to a number with a pointwise IDENTITY")
+    if x.data_type is DataType.BOOLEAN and not a.is_max:
+        raise Decline("dtype", "x is BOOLEAN, of which there is no average; cast it to a number with an IDENTITY")
     ignored = a.is_max and a.padding_mode is PaddingMode.NEG_INF_PAD
     if ignored and not (node.compute.is_float and node.outputs["y"].data_type.is_float) and _has_empty_window(node):
         raise Decline(

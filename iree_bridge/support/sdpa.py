@@ -26,7 +26,14 @@ _SCALING = "8-bit scaling is not served; scale q, k, v and o with pointwise MUL,
 
 @support_rule("sdpa")
 def sdpa(node: SdpaNode, target: Target) -> None:
-    """Every option whose result is settled."""
+    """Every option whose result is settled, of the data types of 16 bits and more."""
+    for port, tensor in (node.inputs | node.outputs).items():
+        if tensor.data_type.is_small_float:
+            raise Decline(
+                "dtype",
+                f"{port} '{tensor.name}' is {tensor.data_type.name}; attention is served of larger floats, convert it "
+                "with a pointwise IDENTITY",
+            )
     option = node.unsettled()
     if option is not None:
         raise Decline(option, _WHY.get(option, f"{option}: {_SCALING}"))

@@ -149,6 +149,11 @@ class Target:
             return 64
         return 32 if "avx" in self.extensions else 16
 
+    @property
+    def rounds_to_half(self) -> bool:
+        """Whether an instruction makes 16-bit floats; x86 processors before 2012 and some emulated ones lack it."""
+        return self.is_gpu or host_arch() != "x86_64" or "f16c" in self.extensions
+
     def flags(self) -> tuple[str, ...]:
         """The compiler flags of this target, in order."""
         if self.backend == "rocm":

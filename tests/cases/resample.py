@@ -230,7 +230,7 @@ def _declined() -> list[OpCase]:
             declined=_declined_by("rank"), fast=True,
         ),
         OpCase(
-            "declined_boolean", lambda: pool_graph((1, 1, 4, 4), M.MAXPOOL, window=2, dtype=D.BOOLEAN),
+            "declined_boolean", lambda: pool_graph((1, 1, 4, 4), M.AVGPOOL_INCLUDE_PADDING, window=2, dtype=D.BOOLEAN),
             declined=_declined_by("dtype"), fast=True,
         ),
         OpCase(
@@ -241,8 +241,29 @@ def _declined() -> list[OpCase]:
     ]  # fmt: skip
 
 
+def _boolean() -> list[OpCase]:
+    """The maximum of truths: whether one is true."""
+    kw: dict[str, Any] = {"window": 3, "stride": 2, "padding": 1, "dtype": D.BOOLEAN, "inputs": _rarely}
+    return [
+        _case("boolean", (2, 4, 9, 8), M.MAXPOOL, index=D.INT32, fast=True, **kw),
+        _case("boolean_nhwc", (2, 4, 9, 8), M.MAXPOOL, index=D.INT8, layout="NHWC", **kw),
+        _case("boolean_zero_pad", (2, 3, 5, 7), M.MAXPOOL, index=D.INT32, padding_mode=P.ZERO_PAD, **kw),
+        _case("boolean_1d", (2, 3, 11), M.MAXPOOL, window=3, dtype=D.BOOLEAN, inputs=_rarely),
+        _case("boolean_as_float", (2, 4, 9, 8), M.MAXPOOL, out=D.FLOAT, **kw),
+    ]
+
+
+def _rarely(graph: Graph) -> Pack:
+    """Mostly false, so that whole windows are."""
+    pack = graph.random_inputs(seed=6)
+    for array in pack.values():
+        array[...] = np.arange(array.size).reshape(array.shape) % 11 == 3
+    return pack
+
+
 CASES = [
     *_geometry(),
+    *_boolean(),
     *_dtypes(),
     *_layouts(),
     *_inputs(),

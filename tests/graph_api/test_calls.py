@@ -41,6 +41,8 @@ def valid(g: Graph) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
         "batchnorm": ((x, c, c), {"epsilon": 1e-5}),
         "batchnorm_inference": ((x, c, c, c, c), {}),
         "batchnorm_inference_variance_ext": ((x, c, c, c, c), {"epsilon": 1e-5}),
+        "block_scale_dequantize": ((x, t(2, 4, 6, 1)), {"block_size": (6,)}),
+        "block_scale_quantize": ((x,), {"block_size": 6}),
         "conv_dgrad": ((t(2, 4, 4, 4), w), {}),
         "conv_fprop": ((x, w), {}),
         "conv_wgrad": ((t(2, 4, 4, 4), x), {}),

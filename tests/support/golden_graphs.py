@@ -1,4 +1,4 @@
-"""The 52 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
+"""The 59 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
 
 from __future__ import annotations
 
@@ -162,6 +162,59 @@ def pool() -> Graph:
     return g
 
 
+def batchnorm_backward(layout: str, *, activation: bool) -> Graph:
+    """The gradient of a batch normalisation of 64 channels, f16; ``activation``: behind a ReLU's, as AMD fuses it."""
+    g = _graph("batchnorm_backward", "f16")
+    dy, x = (g.tensor(name, dim=(8, 64, 56, 56), layout=layout) for name in ("dy", "x"))
+    names = ("scale", "mean", "inv_variance")
+    scale, mean, inverse = (g.tensor(name, dim=(1, 64, 1, 1), data_type=D.FLOAT) for name in names)
+    if activation:
+        bias = g.tensor("bias", dim=(1, 64, 1, 1), data_type=D.FLOAT)
+        dy = g.pointwise(M.RELU_BWD, dy, g.batchnorm_inference(x, mean, inverse, scale, bias))
+    for result in g.batchnorm_backward(dy, x, scale, mean=mean, inv_variance=inverse):
+        result.set_output(True)
+    return g
+
+
+def trailing_norm_backward(op: str, dtype: str) -> Graph:
+    """The gradient of a layer norm or RMS norm of 512 rows of 4096."""
+    g = _graph(op, dtype)
+    dy, x = (g.tensor(name, dim=(512, 4096)) for name in ("dy", "x"))
+    scale = g.tensor("scale", dim=(1, 4096))
+    inverse = g.tensor("inverse", dim=(512, 1), data_type=D.FLOAT)
+    if op == "layernorm_backward":
+        mean = g.tensor("mean", dim=(512, 1), data_type=D.FLOAT)
+        results = g.layernorm_backward(dy, x, scale, mean=mean, inv_variance=inverse)
+    else:
+        results = g.rmsnorm_backward(dy, x, scale, inverse)[:2]
+    for result in results:
+        result.set_output(True)
+    return g
+
+
+def pool_backward() -> Graph:
+    """The gradient of `pool` by its index."""
+    g = _graph("pool_backward", "f16")
+    dy = g.tensor("dy", dim=(8, 64, 56, 56), layout="NHWC")
+    index = g.tensor("index", dim=(8, 64, 56, 56), layout="NHWC", data_type=D.INT32)
+    dx = g.resample_bwd(dy, mode=ResampleMode.MAXPOOL, window=3, stride=2, padding=1, index=index)
+    dx.set_dim((8, 64, 112, 112)).set_output(True)
+    return g
+
+
+def experts(*, backward: bool = False) -> Graph:
+    """1024 rows of 1024 for 8 experts, f16, or the gradient of their matrices of [1024, 2048]."""
+    g = _graph("experts", "f16")
+    token = g.tensor("token", dim=(1, 1024, 1024))
+    offsets = g.tensor("offsets", dim=(8, 1, 1), data_type=D.INT32)
+    if backward:
+        g.moe_grouped_matmul_bwd(g.tensor("doutput", dim=(1, 1024, 2048)), token, offsets).set_output(True)
+    else:
+        weight = g.tensor("weight", dim=(8, 1024, 2048), stride=(1024 * 2048, 1, 1024))
+        g.moe_grouped_matmul(token, weight, offsets).set_output(True)
+    return g
+
+
 _IMAGE = (8, 64, 56, 56)
 
 _CONV_BIAS_RELU: dict[str, Callable[[], Graph]] = {
@@ -216,6 +269,13 @@ _REST: dict[str, Callable[[], Graph]] = {
     "softmax_f32": softmax,
     "pointwise_chain_f16": pointwise_chain,
     "maxpool_f16_nhwc": pool,
+    "batchnorm_backward_f16_nchw": lambda: batchnorm_backward("nchw", activation=False),
+    "batchnorm_backward_relu_f16_nhwc": lambda: batchnorm_backward("nhwc", activation=True),
+    "layernorm_backward_f16": lambda: trailing_norm_backward("layernorm_backward", "f16"),
+    "rmsnorm_backward_bf16": lambda: trailing_norm_backward("rmsnorm_backward", "bf16"),
+    "maxpool_backward_f16_nhwc": pool_backward,
+    "experts_f16": experts,
+    "experts_backward_f16": lambda: experts(backward=True),
 }
 
 _UNWANTED: dict[str, tuple[Callable[[], Graph], str]] = {

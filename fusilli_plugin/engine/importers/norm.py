@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fusilli_plugin.engine.importers.registry import Elsewhere, Scope, exporter, importer
 from graph_api import DataType, NotSupportedError, TensorAttr
@@ -23,19 +23,29 @@ from hipdnn_backend.wire import (
     WireNode,
 )
 
-__all__: list[str] = []
+__all__ = ["Uid", "fields_of", "peer_uids", "uids_of"]
 
 Uid = Callable[[TensorAttr], int]
 _BATCHNORM = Elsewhere.ALONE | Elsewhere.WITH_EPILOGUE | Elsewhere.IN_PAIRS
 
 
-def _uids(table: wire.Attributes, *ports: str) -> dict[str, int | None]:
+def uids_of(table: wire.Attributes, *ports: str) -> dict[str, int | None]:
     """Uids by port; the schema's fields have the ports' names."""
     return {port: getattr(table, f"{port}_tensor_uid") for port in ports}
 
 
-def _fields(uid: Uid, tensors: dict[str, TensorAttr]) -> dict[str, int]:
+def fields_of(uid: Uid, tensors: dict[str, TensorAttr]) -> dict[str, int]:
+    """The schema's fields of tensors by port."""
     return {f"{port}_tensor_uid": uid(tensor) for port, tensor in tensors.items()}
+
+
+def peer_uids(node: WireNode, peers: Sequence[int]) -> dict[str, int]:
+    """Uids of the statistics of other devices, by port."""
+    if len(peers) > len(PEER_PORTS):
+        raise NotSupportedError(
+            node.name, "peer-stats", f"{len(peers)} peer statistics, at most {len(PEER_PORTS)} are read"
+        )
+    return dict(zip(PEER_PORTS, peers, strict=False))
 
 
 def _phase(node: WireNode, phase: wire.NormFwdPhase) -> NormFwdPhase:
@@ -48,8 +58,8 @@ def _phase(node: WireNode, phase: wire.NormFwdPhase) -> NormFwdPhase:
 @importer(BatchnormInferenceAttributes)
 def import_batchnorm_inference(scope: Scope, node: WireNode, table: BatchnormInferenceAttributes) -> None:
     """Adds a BatchnormInferenceNode, or its variant with variances where the reading says so."""
-    shared = _uids(table, "x", "mean", "scale", "bias")
-    outputs = _uids(table, "y")
+    shared = uids_of(table, "x", "mean", "scale", "bias")
+    outputs = uids_of(table, "y")
     if not scope.reading.batchnorm_variance:
         scope.add(node, BatchnormInferenceNode, {**shared, "inv_variance": table.inv_variance_tensor_uid}, outputs)
         return
@@ -61,21 +71,16 @@ def import_batchnorm_inference(scope: Scope, node: WireNode, table: BatchnormInf
 @importer(BatchnormInferenceAttributesVarianceExt)
 def import_batchnorm_variance(scope: Scope, node: WireNode, table: BatchnormInferenceAttributesVarianceExt) -> None:
     """Adds a BatchnormInferenceVarianceNode."""
-    inputs = _uids(table, "x", "mean", "variance", "scale", "bias", "epsilon")
-    scope.add(node, BatchnormInferenceVarianceNode, inputs, _uids(table, "y"))
+    inputs = uids_of(table, "x", "mean", "variance", "scale", "bias", "epsilon")
+    scope.add(node, BatchnormInferenceVarianceNode, inputs, uids_of(table, "y"))
 
 
 @importer(BatchnormAttributes)
 def import_batchnorm(scope: Scope, node: WireNode, table: BatchnormAttributes) -> None:
     """Adds a BatchnormNode."""
-    peers = table.peer_stats_tensor_uid
-    if len(peers) > len(PEER_PORTS):
-        raise NotSupportedError(
-            node.name, "peer-stats", f"{len(peers)} peer statistics, at most {len(PEER_PORTS)} are read"
-        )
-    inputs = _uids(table, "x", "scale", "bias", "epsilon", "prev_running_mean", "prev_running_variance", "momentum")
-    inputs |= dict(zip(PEER_PORTS, peers, strict=False))
-    outputs = _uids(table, "y", "mean", "inv_variance", "next_running_mean", "next_running_variance")
+    inputs = uids_of(table, "x", "scale", "bias", "epsilon", "prev_running_mean", "prev_running_variance", "momentum")
+    inputs |= peer_uids(node, table.peer_stats_tensor_uid)
+    outputs = uids_of(table, "y", "mean", "inv_variance", "next_running_mean", "next_running_variance")
     scope.add(node, BatchnormNode, inputs, outputs)
 
 
@@ -84,28 +89,28 @@ def import_layernorm(scope: Scope, node: WireNode, table: wire.LayernormAttribut
     """Adds a LayernormNode."""
     phase = _phase(node, table.forward_phase)
     attributes = LayernormAttributes(forward_phase=phase, normalized_dim_count=table.normalized_dim_count or None)
-    inputs = _uids(table, "x", "scale", "bias", "epsilon")
-    scope.add(node, LayernormNode, inputs, _uids(table, "y", "mean", "inv_variance"), attributes)
+    inputs = uids_of(table, "x", "scale", "bias", "epsilon")
+    scope.add(node, LayernormNode, inputs, uids_of(table, "y", "mean", "inv_variance"), attributes)
 
 
 @importer(RMSNormAttributes)
 def import_rmsnorm(scope: Scope, node: WireNode, table: RMSNormAttributes) -> None:
     """Adds an RmsnormNode."""
     attributes = RmsnormAttributes(forward_phase=_phase(node, table.forward_phase))
-    inputs = _uids(table, "x", "scale", "epsilon", "bias")
-    scope.add(node, RmsnormNode, inputs, _uids(table, "y", "inv_rms"), attributes)
+    inputs = uids_of(table, "x", "scale", "epsilon", "bias")
+    scope.add(node, RmsnormNode, inputs, uids_of(table, "y", "inv_rms"), attributes)
 
 
 @exporter(BatchnormInferenceNode, elsewhere=_BATCHNORM)
 def export_batchnorm_inference(node: BatchnormInferenceNode, uid: Uid) -> wire.Attributes:
     """The table of a BatchnormInferenceNode."""
-    return BatchnormInferenceAttributes(**_fields(uid, node.inputs | node.outputs))
+    return BatchnormInferenceAttributes(**fields_of(uid, node.inputs | node.outputs))
 
 
 @exporter(BatchnormInferenceVarianceNode, elsewhere=_BATCHNORM)
 def export_batchnorm_variance(node: BatchnormInferenceVarianceNode, uid: Uid) -> wire.Attributes:
     """The table of a BatchnormInferenceVarianceNode."""
-    return BatchnormInferenceAttributesVarianceExt(**_fields(uid, node.inputs | node.outputs))
+    return BatchnormInferenceAttributesVarianceExt(**fields_of(uid, node.inputs | node.outputs))
 
 
 @exporter(BatchnormNode, elsewhere=_BATCHNORM)
@@ -113,7 +118,7 @@ def export_batchnorm(node: BatchnormNode, uid: Uid) -> wire.Attributes:
     """The table of a BatchnormNode."""
     peers = tuple(uid(node.inputs[port]) for port in PEER_PORTS if port in node.inputs)
     known = {port: tensor for port, tensor in (node.inputs | node.outputs).items() if port not in PEER_PORTS}
-    return BatchnormAttributes(peer_stats_tensor_uid=peers, **_fields(uid, known))
+    return BatchnormAttributes(peer_stats_tensor_uid=peers, **fields_of(uid, known))
 
 
 @exporter(LayernormNode, elsewhere=Elsewhere.ALONE)
@@ -123,7 +128,7 @@ def export_layernorm(node: LayernormNode, uid: Uid) -> wire.Attributes:
     phase = wire.NormFwdPhase[a.forward_phase.name]
     count = a.normalized_dim_count or 0
     return wire.LayernormAttributes(
-        normalized_dim_count=count, forward_phase=phase, **_fields(uid, node.inputs | node.outputs)
+        normalized_dim_count=count, forward_phase=phase, **fields_of(uid, node.inputs | node.outputs)
     )
 
 
@@ -131,4 +136,4 @@ def export_layernorm(node: LayernormNode, uid: Uid) -> wire.Attributes:
 def export_rmsnorm(node: RmsnormNode, uid: Uid) -> wire.Attributes:
     """The table of an RmsnormNode."""
     phase = wire.NormFwdPhase[node.attributes.forward_phase.name]
-    return RMSNormAttributes(forward_phase=phase, **_fields(uid, node.inputs | node.outputs))
+    return RMSNormAttributes(forward_phase=phase, **fields_of(uid, node.inputs | node.outputs))

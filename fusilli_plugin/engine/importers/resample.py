@@ -8,9 +8,9 @@ from fusilli_plugin.engine.importers.registry import Elsewhere, Scope, exporter,
 from graph_api import NotSupportedError, TensorAttr
 from graph_api.ops.resample import PaddingMode, ResampleAttributes, ResampleFwdNode, ResampleMode
 from hipdnn_backend import wire
-from hipdnn_backend.wire import ResampleFwdAttributes, WireNode
+from hipdnn_backend.wire import ResampleBwdAttributes, ResampleFwdAttributes, WireNode
 
-__all__: list[str] = []
+__all__ = ["modes_of"]
 
 # Averages have no use for a padding mode, and hosts leave it unset there.
 _PADDING = {
@@ -20,9 +20,8 @@ _PADDING = {
 }
 
 
-@importer(ResampleFwdAttributes)
-def import_resample_fwd(scope: Scope, node: WireNode, table: ResampleFwdAttributes) -> None:
-    """Adds a ResampleFwdNode."""
+def modes_of(node: WireNode, table: ResampleFwdAttributes | ResampleBwdAttributes) -> tuple[ResampleMode, PaddingMode]:
+    """The modes of a table, which a maximum has both of."""
     mode = ResampleMode.__members__.get(table.resample_mode.name)
     padding = _PADDING.get(table.padding_mode)
     if mode is None or padding is None:
@@ -30,6 +29,13 @@ def import_resample_fwd(scope: Scope, node: WireNode, table: ResampleFwdAttribut
         raise NotSupportedError(node.name, "mode", reason)
     if mode is ResampleMode.MAXPOOL and table.padding_mode == wire.PaddingMode.PADDING_NOT_SET:
         raise NotSupportedError(node.name, "mode", "MAXPOOL without a padding mode")
+    return mode, padding
+
+
+@importer(ResampleFwdAttributes)
+def import_resample_fwd(scope: Scope, node: WireNode, table: ResampleFwdAttributes) -> None:
+    """Adds a ResampleFwdNode."""
+    mode, padding = modes_of(node, table)
     is_max = mode is ResampleMode.MAXPOOL
     attributes = ResampleAttributes(
         mode=mode,

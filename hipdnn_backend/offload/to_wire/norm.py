@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from hipdnn_backend.offload.to_wire.builder import Builder, fields_of
@@ -22,7 +21,7 @@ from hipdnn_backend.wire import (
     RMSNormAttributes,
 )
 
-__all__: list[str] = []
+__all__ = ["inverse_root", "optional", "per_channel"]
 
 M = PointwiseMode
 _EPSILON: Final = {
@@ -34,11 +33,13 @@ _EPSILON: Final = {
 """Spacing of the numbers above 1: PyTorch's epsilon of an RMS norm that is given none."""
 
 
-def _optional(b: Builder, op: Op, index: int) -> Value | None:
+def optional(b: Builder, op: Op, index: int) -> Value | None:
+    """An operand that may be None."""
     return None if op.is_none(index) else b.value(op, index)
 
 
-def _per_channel(b: Builder, op: Op, value: Value, rank: int, what: str) -> Value:
+def per_channel(b: Builder, op: Op, value: Value, rank: int, what: str) -> Value:
+    """A row of numbers, one per channel, with as many dims as x."""
     return b.reshaped(op, value, (1, *value.dims, *(1 for _ in range(rank - 2))), what)
 
 
@@ -46,7 +47,8 @@ def _epsilon(b: Builder, op: Op, value: float, compute: DataType) -> Tensor:
     return b.scalar(op, value, DataType.DOUBLE if compute is DataType.DOUBLE else DataType.FLOAT)
 
 
-def _inverse_root(b: Builder, op: Op, variance: Value, epsilon: float, dtype: DataType) -> Value:
+def inverse_root(b: Builder, op: Op, variance: Value, epsilon: float, dtype: DataType) -> Value:
+    """1 / sqrt(variance + epsilon)."""
     moved = b.pointwise(op, M.ADD, [variance, epsilon], dtype, suffix="::epsilon")
     return b.pointwise(op, M.RSQRT, [moved], dtype, suffix="::inverse")
 
@@ -83,14 +85,14 @@ def _inference(b: Builder, op: Op, epsilon: float) -> Value:
     x, dtype = b.value(op, 0), op.result().dtype
     rank = len(x.dims)
     scale, bias, mean, variance = (
-        None if given is None else _per_channel(b, op, given, rank, "a statistic")
-        for given in (_optional(b, op, index) for index in range(1, 5))
+        None if given is None else per_channel(b, op, given, rank, "a statistic")
+        for given in (optional(b, op, index) for index in range(1, 5))
     )
     assert mean is not None
     assert variance is not None
     if scale is None or bias is None:
         centred = b.pointwise(op, M.SUB, [x, mean], dtype, suffix="::centred")
-        inverse = _inverse_root(b, op, variance, epsilon, variance.dtype)
+        inverse = inverse_root(b, op, variance, epsilon, variance.dtype)
         made = b.pointwise(op, M.MUL, [centred, inverse], dtype, suffix="::normal")
         return _affine(b, op, made, scale, bias, dtype)
     compute = compute_type(x.dtype, dtype)
@@ -112,15 +114,15 @@ def _training(b: Builder, op: Op, epsilon: float) -> Result:
     if not op.is_none(3) or not op.is_none(4):
         raise op.refuse("it updates running statistics in place, which a graph cannot")
     x, dtype = b.value(op, 0), op.result().dtype
-    scale, bias = _optional(b, op, 1), _optional(b, op, 2)
+    scale, bias = optional(b, op, 1), optional(b, op, 2)
     if scale is None or bias is None:
         raise op.refuse("hipDNN's batch normalisation needs a scale and a bias")
     compute = compute_type(x.dtype, dtype)
     rank, channels = len(x.dims), (1, x.dims[1], *(1 for _ in x.dims[2:]))
     tensors = {
         "x": b.plain(op, x, "x"),
-        "scale": b.plain(op, _per_channel(b, op, scale, rank, "the scale"), "the scale"),
-        "bias": b.plain(op, _per_channel(b, op, bias, rank, "the bias"), "the bias"),
+        "scale": b.plain(op, per_channel(b, op, scale, rank, "the scale"), "the scale"),
+        "bias": b.plain(op, per_channel(b, op, bias, rank, "the bias"), "the bias"),
         "epsilon": _epsilon(b, op, epsilon, compute),
         "y": b.tensor(op, x.dims, dtype),
         "mean": b.tensor(op, channels, op.result(1).dtype, "::mean"),
@@ -135,7 +137,7 @@ def _training(b: Builder, op: Op, epsilon: float) -> Result:
 def layer_norm(b: Builder, op: Op) -> Result:
     """x, shape, weight, bias, eps; native_layer_norm also gives mean and inverse deviation."""
     x, shape, epsilon = b.value(op, 0), op.ints(1), op.number(4)
-    scale, bias = _optional(b, op, 2), _optional(b, op, 3)
+    scale, bias = optional(b, op, 2), optional(b, op, 3)
     dtype, lead = op.result().dtype, len(x.dims) - len(shape)
     if scale is None or bias is None:
         return _composite_layer_norm(b, op, x, range(lead, len(x.dims)), (scale, bias), epsilon)
@@ -167,7 +169,7 @@ def _composite_layer_norm(
 ) -> Result:
     dtype = op.result().dtype
     mean, difference, variance = moments(b, op, x, axes, dtype)
-    inverse = _inverse_root(b, op, variance, epsilon, dtype)
+    inverse = inverse_root(b, op, variance, epsilon, dtype)
     made = b.pointwise(op, M.MUL, [difference, inverse], dtype, suffix="::normal")
     y = _affine(b, op, made, *affine, dtype)
     return [y, mean, inverse] if len(op.operation.results) > 1 else y
@@ -179,14 +181,14 @@ def rms_norm(b: Builder, op: Op) -> Result:
     x, shape, dtype = b.value(op, 0), op.ints(1), op.result().dtype
     epsilon = op.number(3, _EPSILON.get(x.dtype, 2.0**-23))
     lead = len(x.dims) - len(shape)
-    scale = _optional(b, op, 2)
+    scale = optional(b, op, 2)
     if len(op.operation.results) > 1 and op.used(1):
         raise op.refuse("the inverse root (result 1) is used")
     y = _rms_node(b, op, x, scale, epsilon, shape, lead) if scale is not None and lead else None
     if y is None:
         squares = b.pointwise(op, M.MUL, [x, x], dtype, suffix="::square")
         mean = b.reduction(op, ReductionMode.AVG, squares, range(lead, len(x.dims)), dtype, suffix="::mean")
-        made = b.pointwise(op, M.MUL, [x, _inverse_root(b, op, mean, epsilon, dtype)], dtype, suffix="::normal")
+        made = b.pointwise(op, M.MUL, [x, inverse_root(b, op, mean, epsilon, dtype)], dtype, suffix="::normal")
         y = _affine(b, op, made, scale, None, dtype)
     return [y, None] if len(op.operation.results) > 1 else y
 
@@ -211,15 +213,15 @@ def group_norm(b: Builder, op: Op) -> Result:
     x, dtype = b.value(op, 0), op.result().dtype
     n, c, *spatial = x.dims
     if op.name.endswith("native_group_norm"):
-        scale, bias, groups, epsilon = _optional(b, op, 1), _optional(b, op, 2), op.int(6), op.number(7)
+        scale, bias, groups, epsilon = optional(b, op, 1), optional(b, op, 2), op.int(6), op.number(7)
         if op.used(1) or op.used(2):
             raise op.refuse("its statistics (result 1 or 2) are used")
     elif op.name.endswith("instance_norm"):
-        scale, bias, groups, epsilon = _optional(b, op, 1), _optional(b, op, 2), c, op.number(7)
+        scale, bias, groups, epsilon = optional(b, op, 1), optional(b, op, 2), c, op.number(7)
         if not op.flag(5):
             raise op.refuse("it uses running statistics")
     else:
-        groups, scale, bias, epsilon = op.int(1), _optional(b, op, 2), _optional(b, op, 3), op.number(4)
+        groups, scale, bias, epsilon = op.int(1), optional(b, op, 2), optional(b, op, 3), op.number(4)
     if groups == c:
         dims, channels, first = x.dims, (1, c, *(1 for _ in spatial)), 2
     else:
@@ -229,84 +231,7 @@ def group_norm(b: Builder, op: Op) -> Result:
     scale, bias = (None if v is None else b.reshaped(op, v, channels, "scale or bias") for v in (scale, bias))
     _, difference, variance = moments(b, op, grouped, range(first, len(dims)), dtype)
     normal = b.pointwise(
-        op, M.MUL, [difference, _inverse_root(b, op, variance, epsilon, dtype)], dtype, suffix="::normal"
+        op, M.MUL, [difference, inverse_root(b, op, variance, epsilon, dtype)], dtype, suffix="::normal"
     )
     y = b.reshaped(op, _affine(b, op, normal, scale, bias, dtype), x.dims)
     return [y, None, None] if len(op.operation.results) > 1 else y
-
-
-# Gradients, in pointwise operations and reductions: hipDNN's own nodes have no place for what PyTorch leaves out.
-
-
-@rule("aten.native_batch_norm_backward", role=Role.ANCHOR)
-def native_batch_norm_backward(b: Builder, op: Op) -> Result:
-    """dx, dscale and dbias of dy, x, weight, running mean and variance, those of the batch, training, eps, mask."""
-    dy, x, training = b.value(op, 0), b.value(op, 1), op.flag(7)
-    dtype, rank = x.dtype, len(x.dims)
-    scale, mean, variance, saved, inverse = (
-        None if given is None else _per_channel(b, op, given, rank, "a statistic")
-        for given in (_optional(b, op, index) for index in range(2, 7))
-    )
-    if not training:
-        if mean is None or variance is None:
-            raise op.refuse("in inference it needs the running statistics")
-        saved, inverse = mean, _inverse_root(b, op, variance, op.number(8), dtype)
-    if saved is None or inverse is None:
-        raise op.refuse("in training it needs the statistics of the batch")
-    over = (0, *range(2, rank))
-    return _norm_gradients(b, op, dy, x, (saved, inverse, scale), over, over, op.constant(9), fixed=not training)
-
-
-@rule("aten.native_layer_norm_backward", role=Role.ANCHOR)
-def native_layer_norm_backward(b: Builder, op: Op) -> Result:
-    """dx, dscale and dbias of dy, x, shape, mean, inverse deviation, weight, bias, mask."""
-    dy, x, shape = b.value(op, 0), b.value(op, 1), op.ints(2)
-    lead = len(x.dims) - len(shape)
-    mean, inverse, scale = b.value(op, 3), b.value(op, 4), _optional(b, op, 5)
-    if scale is not None:
-        scale = b.reshaped(op, scale, (1,) * lead + shape, "the scale")
-    over, trailing = range(lead), range(lead, len(x.dims))
-    return _norm_gradients(b, op, dy, x, (mean, inverse, scale), trailing, over, op.constant(7))
-
-
-def _norm_gradients(
-    b: Builder, op: Op, dy: Value, x: Value, statistics: tuple[Value, Value, Value | None], moments_over: Sequence[int],
-    affine_over: Sequence[int], wanted: Sequence[bool], *, fixed: bool = False,
-) -> Result:  # fmt: skip
-    """Gradients of ``(x - mean) * inverse * scale + bias``.
-
-    Args:
-        b, op: where nodes go, what they are for.
-        dy, x: of one shape.
-        statistics: mean, inverse deviation and scale, which broadcast to x; no scale: 1.
-        moments_over: the axes of mean and deviation.
-        affine_over: the axes along which scale and bias are the same.
-        wanted: which of dx, dscale and dbias are.
-        fixed: mean and deviation do not depend on x.
-    """
-    (mean, inverse, scale), dtype = statistics, x.dtype
-
-    def point(mode: PointwiseMode, one: Value, other: Value, suffix: str) -> Value:
-        return b.pointwise(op, mode, [one, other], dtype, suffix=suffix)
-
-    def summed(value: Value, index: int, suffix: str) -> Value:
-        made = b.reduction(op, ReductionMode.ADD, value, affine_over, dtype, suffix=suffix) if affine_over else value
-        return b.reshaped(op, made, op.result(index).dims)
-
-    normal = point(M.MUL, point(M.SUB, x, mean, "::centred"), inverse, "::normal")
-    results: list[Value | None] = [None, None, None]
-    if wanted[0]:
-        scaled = dy if scale is None else point(M.MUL, dy, scale, "::scaled")
-        dx = scaled
-        if not fixed:
-            along = b.reduction(op, ReductionMode.AVG, scaled, moments_over, dtype, suffix="::mean_dy")
-            across = point(M.MUL, scaled, normal, "::across")
-            across = b.reduction(op, ReductionMode.AVG, across, moments_over, dtype, suffix="::mean_across")
-            dx = point(M.SUB, dx, along, "::less_mean")
-            dx = point(M.SUB, dx, point(M.MUL, normal, across, "::projected"), "::less_projected")
-        results[0] = point(M.MUL, dx, inverse, "::dx")
-    if wanted[1]:
-        results[1] = summed(point(M.MUL, dy, normal, "::dscale_of_each"), 1, "::dscale")
-    if wanted[2]:
-        results[2] = summed(dy, 2, "::dbias")
-    return results

@@ -9,36 +9,44 @@ from hipdnn_backend.offload.to_wire.conv import unpadded
 from hipdnn_backend.offload.to_wire.operation import Op
 from hipdnn_backend.offload.to_wire.registry import Result, Role, rule
 from hipdnn_backend.offload.to_wire.types import compute_type
-from hipdnn_backend.offload.to_wire.values import Padded, Value
+from hipdnn_backend.offload.to_wire.values import Padded, Tensor, Value
 from hipdnn_backend.offload.to_wire.views import Dims
-from hipdnn_backend.wire import PaddingMode, PointwiseMode, ReductionMode, ResampleFwdAttributes, ResampleMode
+from hipdnn_backend.wire import (
+    DataType,
+    PaddingMode,
+    PointwiseMode,
+    ReductionMode,
+    ResampleFwdAttributes,
+    ResampleMode,
+)
 
-__all__: list[str] = []
+__all__ = ["batched", "padding_of", "rank_of", "stride_of"]
 
 
-def _rank(op: Op) -> int:
+def rank_of(op: Op) -> int:
     """Spatial dims, from the operation's name: ``aten.max_pool2d``."""
     return next(int(letter) for letter in op.name if letter in "123")
 
 
-def _stride(op: Op, window: Dims) -> Dims:
+def stride_of(op: Op, window: Dims, operand: int = 2) -> Dims:
     """The stride; default: the window. Torch-MLIR's importer fills ONNX's list up with ones, to two per dim."""
-    values, rank = op.ints(2), len(window)
+    values, rank = op.ints(operand), len(window)
     if len(values) == 2 * rank and set(values[rank:]) == {1}:
         return values[:rank]
-    return op.per_axis(2, rank) if values else window
+    return op.per_axis(operand, rank) if values else window
 
 
-def _padding(op: Op, rank: int) -> tuple[Dims, Dims]:
+def padding_of(op: Op, rank: int, operand: int = 3) -> tuple[Dims, Dims]:
     """Padding before and after each dim. Torch-MLIR's importer writes ONNX's list: first all begins, then all ends."""
-    values = op.ints(3)
+    values = op.ints(operand)
     if len(values) == 2 * rank:
         return values[:rank], values[rank:]
-    same = op.per_axis(3, rank, 0)
+    same = op.per_axis(operand, rank, 0)
     return same, same
 
 
-def _batched(b: Builder, op: Op, x: Value, rank: int) -> Value:
+def batched(b: Builder, op: Op, x: Value, rank: int) -> Value:
+    """``x`` with a batch dim."""
     if isinstance(x, Padded) or len(x.dims) == rank + 2:
         return x
     return b.reshaped(op, x, (1, *x.dims), "x")
@@ -46,7 +54,7 @@ def _batched(b: Builder, op: Op, x: Value, rank: int) -> Value:
 
 def _pool(
     b: Builder, op: Op, x: Value, mode: ResampleMode, window: Dims, stride: Dims, before: Dims,
-    padding: PaddingMode = PaddingMode.NEG_INF_PAD, suffix: str = "",
+    padding: PaddingMode = PaddingMode.NEG_INF_PAD, suffix: str = "", index: Tensor | None = None,
 ) -> Value:  # fmt: skip
     """A pooling node, or a reduction; the padding at the end is what the result's size needs."""
     rank = len(window)
@@ -58,7 +66,7 @@ def _pool(
         for o, s, w, size, pre in zip(out, stride, window, sizes, before, strict=True)
     )
     dtype = op.result().dtype
-    if window == sizes and set(out) == {1} and not any((*before, *ends)):
+    if index is None and window == sizes and set(out) == {1} and not any((*before, *ends)):
         whole = ReductionMode.MAX_OP if mode is ResampleMode.MAXPOOL else ReductionMode.AVG
         made = b.reduction(op, whole, source, range(2, rank + 2), dtype, suffix=suffix)
         return b.reshaped(op, made, op.result().dims)
@@ -67,15 +75,24 @@ def _pool(
     table = ResampleFwdAttributes(
         x_tensor_uid=tensor.uid,
         y_tensor_uid=y.uid,
+        index_tensor_uid=None if index is None else index.uid,
         pre_padding=before,
         post_padding=ends,
         stride=stride,
         window=window,
         resample_mode=mode,
         padding_mode=padding,
+        generate_index=None if index is None else True,
     )
     b.node(op, table, compute_type(source.dtype, dtype), suffix)
     return b.reshaped(op, b.made(y), op.result().dims)
+
+
+def _pool_with_index(b: Builder, op: Op, x: Value, window: Dims, stride: Dims, before: Dims) -> Result:
+    index = b.tensor(op, (*x.dims[:2], *op.result().dims[-len(window) :]), DataType.INT32, "::index")
+    made = _pool(b, op, x, ResampleMode.MAXPOOL, window, stride, before, index=index)
+    wide = b.pointwise(op, PointwiseMode.IDENTITY, [b.made(index)], op.result(1).dtype, suffix="::positions")
+    return [made, b.reshaped(op, wide, op.result(1).dims)]
 
 
 def _frame(op: Op, x: Value, rank: int, constant: float) -> Dims:
@@ -88,18 +105,21 @@ def _frame(op: Op, x: Value, rank: int, constant: float) -> Dims:
     "aten.max_pool3d_with_indices", "aten.max_pool1d_with_indices", role=Role.ANCHOR,
 )  # fmt: skip
 def max_pool(b: Builder, op: Op) -> Result:
-    """x, window, stride, padding, dilation, ceil_mode; positions must be unused."""
-    rank = _rank(op)
-    if "indices" in op.name and op.used(1):
-        raise op.refuse("positions are INT32 in hipDNN and INT64 here (result 1 is used)")
-    x = _batched(b, op, b.value(op, 0), rank)
+    """x, window, stride, padding, dilation, ceil_mode; positions are made as INT32 and widened.
+
+    Where a window holds NaN or nothing but minus infinity, they are -1.
+    """
+    rank, indexed = rank_of(op), "indices" in op.name and op.used(1)
+    x = batched(b, op, b.value(op, 0), rank)
     window = op.per_axis(1, rank)
-    stride = _stride(op, window)
+    stride = stride_of(op, window)
     if set(op.per_axis(4, rank, 1)) != {1}:
         raise op.refuse(f"dilation {op.ints(4)} has no hipDNN form")
-    padding, _ = _padding(op, rank)
+    padding, _ = padding_of(op, rank)
     mode, before = PaddingMode.NEG_INF_PAD, padding
     if isinstance(x, Padded):
+        if indexed:
+            raise op.refuse("its positions (result 1) are those in an image padded before")
         if any(op.ints(3)) and x.value != float("-inf"):
             raise op.refuse(f"it pads what is padded with {x.value} already")
         if x.value not in (0.0, float("-inf")):
@@ -109,6 +129,8 @@ def max_pool(b: Builder, op: Op) -> Result:
         if mode is PaddingMode.ZERO_PAD and op.flag(5):
             raise op.refuse("ceil_mode of a padded image would let further zeros compete")
         before = tuple(map(sum, zip(before, padding, strict=True)))
+    if indexed:
+        return _pool_with_index(b, op, x, window, stride, before)
     made = _pool(b, op, x, ResampleMode.MAXPOOL, window, stride, before, mode)
     return [made, None] if len(op.operation.results) > 1 else made
 
@@ -116,11 +138,11 @@ def max_pool(b: Builder, op: Op) -> Result:
 @rule("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d", role=Role.ANCHOR)
 def avg_pool(b: Builder, op: Op) -> Value:
     """x, window, stride, padding, ceil_mode, count_include_pad, divisor_override."""
-    rank = _rank(op)
-    x = _batched(b, op, b.value(op, 0), rank)
+    rank = rank_of(op)
+    x = batched(b, op, b.value(op, 0), rank)
     window = op.per_axis(1, rank)
-    stride = _stride(op, window)
-    padding, after = _padding(op, rank)
+    stride = stride_of(op, window)
+    padding, after = padding_of(op, rank)
     include, override = op.flag(5, True), len(op.operands) > 6 and not op.is_none(6)
     before = padding
     if isinstance(x, Padded):
@@ -152,8 +174,8 @@ def _check_floor(op: Op, x: Value, window: Dims, stride: Dims, padding: Dims) ->
 @rule("aten._adaptive_avg_pool2d")
 def adaptive_avg_pool(b: Builder, op: Op) -> Value:
     """Windows of equal size."""
-    rank = _rank(op)
-    x = _batched(b, op, b.value(op, 0), rank)
+    rank = rank_of(op)
+    x = batched(b, op, b.value(op, 0), rank)
     window = _equal_windows(op, x, rank)
     none = (0,) * rank
     return _pool(b, op, x, ResampleMode.AVGPOOL_EXCLUDE_PADDING, window, window, none)
@@ -162,10 +184,10 @@ def adaptive_avg_pool(b: Builder, op: Op) -> Value:
 @rule("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d", role=Role.ANCHOR)
 def adaptive_max_pool(b: Builder, op: Op) -> Result:
     """Windows of equal size; positions must be unused."""
-    rank = _rank(op)
+    rank = rank_of(op)
     if len(op.operation.results) > 1 and op.used(1):
         raise op.refuse("positions are INT32 in hipDNN and INT64 here (result 1 is used)")
-    x = _batched(b, op, b.value(op, 0), rank)
+    x = batched(b, op, b.value(op, 0), rank)
     window = _equal_windows(op, x, rank)
     none = (0,) * rank
     made = _pool(b, op, x, ResampleMode.MAXPOOL, window, window, none)

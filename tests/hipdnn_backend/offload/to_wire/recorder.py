@@ -89,10 +89,11 @@ class Recorder:
         names = [self._operand(given, str(argument.type)) for argument, given in operands]
         shown = ", ".join(result.name for result in results)
         kinds = ", ".join(result.type for result in results)
-        full = f'"torch.aten.{name.removeprefix("aten.")}"'
-        spelled = full if context().is_registered_operation(full[1:-1]) else f"torch.operator {full}"
+        called = f'"torch.aten.{name.removeprefix("aten.")}"'
+        if not context().is_registered_operation(called.strip('"')):
+            called = f"torch.operator {called}"
         self.lines.append(
-            f"{shown} = {spelled}({', '.join(item for item, _ in names)}) : "
+            f"{shown} = {called}({', '.join(item for item, _ in names)}) : "
             f'({", ".join(kind for _, kind in names)}) -> ({kinds}) loc("{where or base}")'
         )
         return results if isinstance(made, tuple | list) else results[0]

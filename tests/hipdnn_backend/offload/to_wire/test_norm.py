@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+import torch
 
 from hipdnn_backend.offload.to_wire import NotTranslated
 from tests.hipdnn_backend.offload.to_wire.recorder import Recorder
@@ -42,7 +46,8 @@ def test_batch_norm_backward(affine: bool, training: bool, spatial: tuple[int, .
     given = (None, None, mean, spread) if training else (mean, spread, None, None)
     mask = [True, affine, affine]
     made = r.op("native_batch_norm_backward", dy, x, scale, *given, training, 1e-3, mask)
-    r.check(*made[: 1 + 2 * affine])
+    graph = r.check(*made[: 1 + 2 * affine])
+    assert ([node.op for node in graph.nodes] == ["batchnorm_backward"]) == (affine and training)
 
 
 def test_batch_norm_backward_without_statistics() -> None:
@@ -69,7 +74,38 @@ def test_layer_norm_backward(shape: list[int], affine: bool) -> None:
     scale, bias = (r.input(*shape), r.input(*shape)) if affine else (None, None)
     mask = [True, affine, affine]
     made = r.op("native_layer_norm_backward", dy, x, shape, mean, inverse, scale, bias, mask)
-    r.check(*made[: 1 + 2 * affine])
+    graph = r.check(*made[: 1 + 2 * affine])
+    assert ([node.op for node in graph.nodes] == ["layernorm_backward"]) == affine
+
+
+@pytest.fixture(scope="module")
+def rms_gradient() -> Iterator[None]:
+    """PyTorch has no kernel of it for CPUs; this one multiplies with the Jacobian, whatever the mask says."""
+
+    def gradient(dy: Any, x: Any, shape: list[int], inverse: Any, weight: Any, _mask: list[bool]) -> Any:
+        width = weight.numel()
+        rows, r, g = x.reshape(-1, width), inverse.reshape(-1, 1, 1), (dy * weight).reshape(-1, width)
+        jacobian = r * torch.eye(width, dtype=x.dtype) - r**3 / width * torch.einsum("bi,bj->bij", rows, rows)
+        dx = torch.einsum("bij,bi->bj", jacobian, g)
+        dscale = torch.einsum("bi,bi,b->i", dy.reshape(-1, width), rows, r.reshape(-1))
+        return dx.reshape(x.shape), dscale.reshape(shape)
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_fused_rms_norm_backward", gradient, "CPU")
+    yield
+    library._destroy()
+
+
+@pytest.mark.usefixtures("rms_gradient")
+@pytest.mark.parametrize("shape", [[5], [4, 5], [2, 4, 5]])
+@pytest.mark.parametrize("wanted", [(True, True), (True, False), (False, True)])
+def test_rms_norm_backward(shape: list[int], wanted: tuple[bool, bool]) -> None:
+    r = Recorder()
+    dy, x = r.input(2, 4, 5), r.input(2, 4, 5)
+    inverse = r.input(*(2, 4, 5)[: 3 - len(shape)], *(1 for _ in shape), positive=True)
+    made = r.op("_fused_rms_norm_backward", dy, x, shape, inverse, r.input(*shape), list(wanted))
+    graph = r.check(*(result for result, asked in zip(made, wanted, strict=True) if asked))
+    assert ([node.op for node in graph.nodes] == ["rmsnorm_backward"]) == (all(wanted) and len(shape) < 3)
 
 
 @pytest.mark.parametrize("shape", [[5], [4, 5]])

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.mlir
 # Core operations of torch.export that this torch dialect does not define: they come as torch.operator.
 FROM_EXPORT = {
     "torch.aten._fused_rms_norm",
+    "torch.aten._fused_rms_norm_backward",
     "torch.aten._native_batch_norm_legit",
     "torch.aten._native_batch_norm_legit_no_training",
     "torch.aten.silu_backward",

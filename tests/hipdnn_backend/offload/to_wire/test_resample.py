@@ -63,12 +63,68 @@ def test_lists_of_both_ends() -> None:
     assert graph.nodes[0].attributes.post_padding == (0, 0)  # type: ignore[attr-defined]
 
 
-def test_max_pool_with_unused_positions() -> None:
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize(("stride", "padding", "ceil"), [([], 0, False), (2, 1, False), (2, 0, True)])
+def test_max_pool_with_positions(rank: int, stride: Any, padding: int, ceil: bool) -> None:
     r = Recorder()
-    made = r.op("max_pool2d_with_indices", r.input(1, 2, 6, 6), [2, 2])
+    x = r.input(2, 3, *(7, 6, 8)[:rank])
+    made = r.op(f"max_pool{rank}d_with_indices", x, [3] * rank, [stride] * rank if stride else [], [padding] * rank,
+                [1] * rank, ceil)  # fmt: skip
+    r.check(made[0])
+    graph = r.check(*made)
+    assert [node.op for node in graph.nodes] == ["resample_fwd", "pointwise"]
+
+
+def test_positions_of_a_whole_image() -> None:
+    r = Recorder()
+    r.check(*r.op("max_pool2d_with_indices", r.input(2, 3, 4, 5), [4, 5]))
+
+
+def test_positions_in_an_image_padded_before() -> None:
+    r = Recorder()
+    padded = r.op("constant_pad_nd", r.input(1, 2, 6, 6), [1, 1, 1, 1], float("-inf"))
+    made = r.op("max_pool2d_with_indices", padded, [2, 2])
     r.check(made[0])
     with pytest.raises(NotTranslated, match="positions"):
         r.translate(*made)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize(("stride", "padding", "ceil"), [([], 0, False), (2, 1, False), (2, 0, True), (3, 1, True)])
+def test_max_pool_backward(rank: int, stride: Any, padding: int, ceil: bool) -> None:
+    r = Recorder()
+    x = r.input(2, 3, *(7, 6, 8)[:rank])
+    options = ([3] * rank, [stride] * rank if stride else [], [padding] * rank, [1] * rank, ceil)
+    y, positions = getattr(torch.ops.aten, f"max_pool{rank}d_with_indices")(x.value, *options)
+    given = r.input(data=positions.numpy())
+    dx = r.op(f"max_pool{rank}d_with_indices_backward", r.input(*y.shape), x, *options, given)
+    assert [node.op for node in r.check(dx).nodes] == ["resample_bwd"]
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("include", [True, False])
+@pytest.mark.parametrize(("padding", "ceil", "divisor"), [(0, False, None), (1, False, None), (0, True, None),
+                                                          (1, False, 5), (0, True, 7)])  # fmt: skip
+def test_avg_pool_backward(rank: int, include: bool, padding: int, ceil: bool, divisor: int | None) -> None:
+    r = Recorder()
+    x = r.input(2, 3, *(7, 6, 8)[:rank])
+    options = ([3] * rank, [2] * rank, [padding] * rank, ceil, include, divisor)
+    y = getattr(torch.nn.functional, f"avg_pool{rank}d")(x.value, *options)
+    r.check(r.op(f"avg_pool{rank}d_backward", r.input(*y.shape), x, *options))
+
+
+def test_gradients_without_a_form() -> None:
+    r = Recorder()
+    x = r.input(1, 2, 8, 8)
+    made = r.op("avg_pool2d_backward", r.input(1, 2, 5, 5), x, [3, 3], [2, 2], [1, 1], True, True, None)
+    with pytest.raises(NotTranslated, match="ceil_mode together with padding that counts"):
+        r.translate(made)
+    r = Recorder()
+    x, positions = r.input(1, 2, 8, 8), r.input(data=np.zeros((1, 2, 2, 2), np.int64))
+    made = r.op("max_pool2d_with_indices_backward", r.input(1, 2, 2, 2), x, [3, 3], [2, 2], [0, 0], [2, 2], False,
+                positions)  # fmt: skip
+    with pytest.raises(NotTranslated, match="dilation"):
+        r.translate(made)
 
 
 @pytest.mark.parametrize("name", ["adaptive_avg_pool2d", "_adaptive_avg_pool2d"])
