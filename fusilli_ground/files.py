@@ -7,9 +7,9 @@ import os
 import stat
 from collections.abc import Generator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
-__all__ = ["standard_numbers_taken", "write_whole"]
+__all__ = ["standard_numbers_taken", "whole_file", "write_whole"]
 
 _STDERR: Final = 2
 
@@ -32,29 +32,51 @@ def standard_numbers_taken() -> Generator[None]:
             os.close(number)
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes | memoryview) -> None:
-    """Put ``data`` in place of the file that ``path`` names, through links; what was there stays if that fails.
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Generator[BinaryIO]:
+    """A file to be written, which takes the place of an old one when all went well.
 
-    A device or pipe (``/dev/stdout``) is written to: it must not be replaced by a file.
+    Without ``mode`` the file is one that a user names: links are followed, and a device or pipe (``/dev/stdout``) is
+    written to, since it must not be replaced by a file. With ``mode``, its permissions, it is one of a folder of ours:
+    whatever has its name there is replaced.
 
     Raises:
         OSError: it cannot be written.
     """
-    try:
-        special = not stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        special = not os.fspath(path)  # "" would mean the folder that we are in
-    if special:
-        Path(path).write_bytes(data)
+    if mode is None and _is_special(path):
+        with open(path, "wb") as file:
+            yield file
         return
-    final = Path(os.path.realpath(path))
+    final = Path(os.path.realpath(path) if mode is None else path)
     temporary = final.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
+        # Exclusive, so a link that somebody else has put there is not written through.
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600)
+        with open(fd, "wb") as file:
+            yield file
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
         os.replace(temporary, final)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error  # not the name that nobody knows
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes | memoryview, *, mode: int | None = None) -> None:
+    """Write a `whole_file`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with whole_file(path, mode=mode) as file:
+        file.write(data)
+
+
+def _is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names something that is no regular file."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return not os.fspath(path)  # "" would mean the folder that we are in

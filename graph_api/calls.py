@@ -82,11 +82,10 @@ _ADVICE: Mapping[tuple[str, str], str] = {
     ("sdpa", "offset"): "other_inputs={'offset': ...} takes it",
     **{
         ("sdpa", name): f"other_inputs={{'{name}': ...}} takes it"
-        for name in ("dropout_mask", "dropout_scale", "page_table_k", "page_table_v", "block_mask", "descale_q",
-                     "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+        for name in ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
     },
-    ("sdpa", "paged_attention_k_table"): "other_inputs={'page_table_k': ...} takes it",
-    ("sdpa", "paged_attention_v_table"): "other_inputs={'page_table_v': ...} takes it",
+    ("sdpa", "paged_attention_k_table"): "page_table_k= takes it",
+    ("sdpa", "paged_attention_v_table"): "page_table_v= takes it",
     ("sdpa", "paged_attention_max_seq_len_kv"): "max_seq_len_kv= takes it",
     ("norm", "axis"): "the normalised dims are those that scale shares with x, at the end",
     ("norm", "axes"): "the normalised dims are those that scale shares with x, at the end",

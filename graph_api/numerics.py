@@ -104,7 +104,7 @@ def check(graph: Graph, inputs: Mapping[Any, object], results: Mapping[Any, obje
     for tensor in graph.arguments().outputs:
         if tensor not in found:
             raise GraphError(f"no result was given for output '{tensor.name}'")
-        got = _numbers(found[tensor], tensor)
+        got = _elements(found[tensor], tensor)
         if got.shape != tensor.dims:
             raise GraphError(f"result '{tensor.name}' has shape {got.shape}, its tensor has dims {tensor.dims}")
         comparisons.append(compare(tensor, got, evaluation.values[tensor], evaluation.errors[tensor]))
@@ -151,8 +151,10 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[TensorAttr, np.ndarray[An
         if tensor.data_type is DataType.BOOLEAN:
             values = rng.integers(0, 2, stored)
         elif tensor.data_type.is_integer:
-            low = 0 if tensor.data_type is DataType.UINT8 else -8
+            low = 0 if tensor.data_type in (DataType.UINT8, DataType.UINT4) else -8
             values = rng.integers(low, 8, stored)
+        elif tensor.data_type is DataType.FP8_E8M0:
+            values = 2.0 ** rng.integers(-3, 4, stored)
         else:
             values = rng.standard_normal(stored, np.float32)
         array = tensor.empty()
@@ -167,9 +169,7 @@ def _inputs(graph: Graph, pack: Mapping[Any, object]) -> dict[TensorAttr, Array]
     for tensor in graph.arguments().inputs:
         if tensor not in given:
             raise GraphError(f"no array was given for input '{tensor.name}' of graph '{graph.name}'")
-        array = _numbers(given[tensor], tensor)
-        if tensor.data_type is DataType.INT4 and array.dtype == np.uint8:
-            array = tensor.unpack(array)  # bytes are memory wherever arrays are taken
+        array = _elements(given[tensor], tensor)
         if array.shape != tensor.dims:
             raise GraphError(f"input '{tensor.name}': the array has shape {array.shape}, its tensor dims {tensor.dims}")
         values[tensor] = _rounded(array, tensor)
@@ -177,6 +177,12 @@ def _inputs(graph: Graph, pack: Mapping[Any, object]) -> dict[TensorAttr, Array]
         if tensor.value is not None:
             values[tensor] = _rounded(np.asarray(tensor.value), tensor).reshape(tensor.dims)
     return values
+
+
+def _elements(value: object, tensor: TensorAttr) -> np.ndarray[Any, Any]:
+    """``value`` as an array of elements; bytes of a packed type are memory wherever arrays are taken."""
+    array = _numbers(value, tensor)
+    return tensor.unpack(array) if tensor.data_type.is_packed and array.dtype == np.uint8 else array
 
 
 def _numbers(value: object, tensor: TensorAttr) -> np.ndarray[Any, Any]:
@@ -194,23 +200,45 @@ def _numbers(value: object, tensor: TensorAttr) -> np.ndarray[Any, Any]:
 def _rounded(array: np.ndarray[Any, Any], tensor: TensorAttr) -> Array:
     """Float64 values after rounding to the tensor's data type; what overflows becomes infinite, without a warning."""
     with np.errstate(all="ignore"):
-        return array.astype(tensor.data_type.numpy).astype(np.float64)
+        return tensor.data_type.rounded(array).astype(np.float64)
 
 
 def _stored_kind(value: Array, dtype: DataType) -> Array:
-    """What kind of number a tensor can hold: integers truncate towards zero, booleans are 0 or 1."""
+    """What kind of number a tensor can hold: integers truncate towards zero, booleans are 0 or 1, small types saturate.
+
+    Other floats are not rounded: what a device does of that is in the error bound.
+    """
     if dtype is DataType.BOOLEAN:
         return (value != 0).astype(np.float64)
+    if dtype.is_packed and dtype.is_integer:
+        return dtype.rounded(value).astype(np.float64)
+    if dtype is DataType.FP8_E8M0:
+        return np.where(value > 0, np.minimum(value, float(dtype.finfo.max)), np.nan)
+    if dtype.is_small_float:
+        value = np.where(np.isnan(value), 0.0, value) if dtype.bits < 8 else value
+        return np.clip(value, -float(dtype.finfo.max), float(dtype.finfo.max))
     return np.trunc(value) if dtype.is_integer else value
 
 
 def _storage_error(bound: Array, value: Array, dtype: DataType) -> Array:
     if dtype is DataType.BOOLEAN:
         return np.where(np.abs(value) <= bound, np.minimum(bound, 1.0) > 0, 0.0).astype(np.float64)
+    if dtype.is_packed and dtype.is_integer:
+        return np.where(bound == 0, 0.0, np.ceil(bound))
+    if dtype.is_small_float:
+        return _small_float_error(bound, value, dtype)
     if dtype.is_integer:
         near = np.abs(value - np.rint(value)) <= bound
         return np.where(near | (bound >= 1), np.ceil(bound), np.floor(bound))
     return bound + 0.5 * dtype.eps * np.abs(value) + float(dtype.finfo.smallest_subnormal)
+
+
+def _small_float_error(bound: Array, value: Array, dtype: DataType) -> Array:
+    """As of other floats; where the value is exact, what rounding makes of it is known."""
+    kept = _stored_kind(value, dtype)
+    rounding = 0.5 * dtype.eps * np.abs(kept) + float(dtype.finfo.smallest_subnormal)
+    known = np.abs(dtype.rounded(kept).astype(np.float64) - kept)
+    return np.where(bound == 0, np.nan_to_num(known), bound + rounding)
 
 
 def _same_special(got: Array, expected: Array, tolerance: Array, dtype: DataType) -> Array:

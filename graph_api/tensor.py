@@ -65,6 +65,11 @@ def _aligned(nbytes: int) -> np.ndarray[Any, Any]:
     return raw[start : start + nbytes]
 
 
+def _bits(codes: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """The lowest ``count`` bits of each byte, the lowest first, all in a row."""
+    return np.unpackbits(codes.reshape(-1, 1), axis=1, count=count, bitorder="little").reshape(-1)
+
+
 class TensorAttr:
     """A tensor of one graph: name, uid, dims, strides, data type, virtual flag, optional scalar value.
 
@@ -237,15 +242,20 @@ class TensorAttr:
     def empty(self) -> np.ndarray[Any, Any]:
         """A new array of the tensor's dims, strides and dtype, aligned so that devices use it without a copy.
 
-        One of INT4 has a byte for each element: it holds values, which ``pack`` makes memory of.
+        One of a packed type has a byte for each element: it holds values, which ``pack`` makes memory of.
         """
         return self._strided(self._whole_elements())
+
+    def memory(self) -> np.ndarray[Any, Any]:
+        """A new array that a run writes as a result: as ``empty``, or of a packed type its bytes, for ``unpack``."""
+        return _aligned(self.nbytes) if self.data_type.is_packed else self.empty()
 
     def pack(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The memory of the tensor as its bytes, uint8 ``[nbytes]``, aligned so that devices use it without a copy.
 
-        The INT4 element at offset ``i`` (strides times indices) is in byte ``i // 2``: in the lower half if ``i`` is
-        even, in the upper half if it is odd. Memory that belongs to no element is 0.
+        Of a type of ``b`` bits, the element at offset ``i`` (strides times indices) has the bits ``b * i`` to
+        ``b * i + b - 1``, lowest first: 4-bit elements lie in the lower and the upper half of a byte, four 6-bit
+        elements in three bytes. Memory that belongs to no element is 0.
 
         Args:
             values: of the tensor's dims. Floating-point types round; integer types must have the values.
@@ -260,7 +270,7 @@ class TensorAttr:
         # Once where the stride is 0, so that no element is written twice.
         stored = tuple(slice(1 if stride == 0 else None) for stride in self.strides)
         with np.errstate(invalid="ignore", over="ignore"):
-            array[stored] = values[stored].astype(array.dtype)
+            array[stored] = self.data_type.rounded(values[stored])
         if self.data_type.is_integer and not np.array_equal(array, values):
             low, high = self.data_type.range
             raise GraphError(
@@ -270,8 +280,7 @@ class TensorAttr:
         if raw.size == self.nbytes:
             return raw
         packed = _aligned(self.nbytes)
-        packed[...] = raw[::2] & 0xF
-        packed[: raw.size // 2] |= raw[1::2] << 4
+        packed[...] = np.packbits(_bits(raw, self.data_type.bits), bitorder="little")
         return packed
 
     def unpack(self, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -291,8 +300,8 @@ class TensorAttr:
         if raw.size == self.nbytes:
             raw[...] = memory
         else:
-            raw[::2] = memory & 0xF
-            raw[1::2] = memory[: raw.size // 2] >> 4
+            bits = np.unpackbits(memory, count=raw.size * self.data_type.bits, bitorder="little")
+            raw[...] = np.packbits(bits.reshape(raw.size, -1), axis=1, bitorder="little")[:, 0]
         return self._strided(raw)
 
     def _whole_elements(self) -> np.ndarray[Any, Any]:

@@ -20,6 +20,8 @@ EMIT, IMPORTER, TO_WIRE = "iree_bridge/emit", "fusilli_plugin/engine/importers",
 REWRITES = "hipdnn_backend/offload/frontend/rules"
 
 NOT_FROM_TORCH = {
+    "block_scale_dequantize": "torch has no operator of it",
+    "block_scale_quantize": "torch has no operator of it",
     "batchnorm_inference": "torch has the variance, so to_wire makes batchnorm_inference_variance_ext",
     "moe_grouped_matmul": "torch's _grouped_mm says where groups end, this where they begin: no view of it",
     "moe_grouped_matmul_bwd": "likewise",

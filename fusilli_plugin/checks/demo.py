@@ -139,7 +139,7 @@ def run_case(case: Case, device: str, options: Options) -> Iterator[RunRow]:
     # The same code that build takes, for what is known of its making.
     code = compile_code(case.graph, Device.parse(device).target, options)
     executable = build(case.graph, device, options=options)
-    outputs = {tensor: tensor.empty() for tensor in case.graph.arguments().outputs}
+    outputs = {tensor: tensor.memory() for tensor in case.graph.arguments().outputs}
     for array in outputs.values():
         array.fill(np.nan)  # an element that is not written is wrong
     executable.run({**case.inputs, **outputs})

@@ -90,7 +90,7 @@ def _dispatches(graph: Graph, target: Target, device: Device | Emulator, options
 def _run(graph: Graph, inputs: Arrays, device: Device | Emulator, options: Options) -> Arrays:
     if isinstance(device, Emulator):
         return device.run(graph, inputs)[0]
-    results = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
+    results = {tensor: tensor.memory() for tensor in graph.arguments().outputs}
     build(graph, device, options=options).run({**inputs, **results})
     return results
 

@@ -16,7 +16,7 @@ from fusilli_plugin.engine.plan import FusilliPlan
 from hipdnn_backend.offload import Model
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.frontend import prepare
-from hipdnn_backend.offload.frontend.graph import Graph, captures, operator_of, subgraphs
+from hipdnn_backend.offload.frontend.graph import OnnxGraph, captures, operator_of, subgraphs
 from hipdnn_backend.offload.frontend.shapes import inferred_model
 from hipdnn_backend.offload.program.program import Execute
 from hipdnn_backend.offload.program.runner import Prepared
@@ -181,7 +181,7 @@ def _is_random(node: onnx.NodeProto) -> bool:
     return own or any(_is_random(inner) for body in subgraphs(node) for inner in body.node)
 
 
-def _dims(graph: Graph, value: str) -> tuple[int, ...] | None:
+def _dims(graph: OnnxGraph, value: str) -> tuple[int, ...] | None:
     type_ = graph.type(value)
     return type_.static if type_ else None
 

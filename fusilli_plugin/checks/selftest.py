@@ -33,7 +33,7 @@ def run(device: str, graph: Graph | None = None) -> str:
     """
     g = graph or quick()
     inputs = g.random_inputs(seed=0)
-    outputs = {tensor: tensor.empty() for tensor in g.arguments().outputs}
+    outputs = {tensor: tensor.memory() for tensor in g.arguments().outputs}
     start = time.perf_counter()
     build(g, device=device).run({**inputs, **outputs})
     seconds = time.perf_counter() - start
@@ -62,7 +62,7 @@ def run_saved(device: str) -> str:
         artifact = Artifact.load(path)
         size = path.stat().st_size
     code = artifact.code_for(place.target)
-    outputs = {tensor: tensor.empty() for tensor in artifact.graph.arguments().outputs}
+    outputs = {tensor: tensor.memory() for tensor in artifact.graph.arguments().outputs}
     Executable(artifact.graph.arguments(), code.vmfb, place).run({**artifact.test_inputs(), **outputs})
     for comparison in artifact.check({tensor.uid: array for tensor, array in outputs.items()}):
         if not comparison.ok:
@@ -143,6 +143,18 @@ def _attention(dtype: DataType, batch: int, *, sink: bool) -> Graph:
     return g.validate()
 
 
+def _attention_gradients(dtype: DataType, batch: int) -> Graph:
+    """Of an attention in the same graph, since results and statistics have to be those of the operands."""
+    g = Graph("attention gradients", io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    q, k, v = (g.tensor(name, dim=(batch, heads, 33, 32)) for name, heads in (("q", 4), ("k", 2), ("v", 2)))
+    o, stats = g.sdpa(q, k, v, causal_mask=True, generate_stats=True)
+    assert stats is not None
+    do = g.tensor("do", dim=(batch, 4, 33, 32))
+    for gradient in g.sdpa_backward(q, k, v, o, do, stats, causal_mask=True):
+        gradient.set_output(True)
+    return g.validate()
+
+
 def _norm(dtype: DataType) -> Graph:
     g = Graph("norm", io_data_type=dtype, compute_data_type=DataType.FLOAT)
     x, scale, bias = (
@@ -176,6 +188,7 @@ def _graphs(images: int, batch: int, sequences: int) -> Iterator[tuple[str, Call
     for dtype in _HALVES:
         yield f"causal attention {dtype.name}", lambda d=dtype: _attention(d, sequences, sink=False)
         yield f"attention with a sink {dtype.name}", lambda d=dtype: _attention(d, sequences, sink=True)
+        yield f"attention and its gradients {dtype.name}", lambda d=dtype: _attention_gradients(d, sequences)
 
 
 GRAPHS = dict(_graphs(16, 4, 2))

@@ -12,7 +12,7 @@ import numpy as np
 
 from fusilli_ground.files import write_whole
 from fusilli_plugin.cli.base import echo
-from graph_api import DataType, Graph, GraphError, TensorAttr
+from graph_api import Graph, GraphError, TensorAttr
 
 __all__ = ["load_inputs", "read_arrays", "save_arrays", "save_outputs"]
 
@@ -25,7 +25,7 @@ def load_inputs(graph: Graph, path: Path) -> dict[TensorAttr, Array]:
     """An array for each input of the graph, in its data type and strides.
 
     Integers and floats of another width are converted within their kind, and stderr says so; integers must fit. uint8
-    arrays of INT4 tensors are their bytes.
+    arrays of tensors whose elements share bytes are these.
 
     Raises:
         GraphError: no npz file, a missing or unknown tensor, another shape, or a dtype of another kind.
@@ -93,13 +93,15 @@ def _names(tensors: Mapping[TensorAttr, Array]) -> str:
 
 
 def _fitted(tensor: TensorAttr, array: Array, path: Path) -> Array:
-    """``array`` in the tensor's dtype, copied into memory of the tensor's strides; bytes of INT4 are unpacked."""
+    """``array`` in the tensor's dtype, copied into memory of the tensor's strides; shared bytes are unpacked."""
     wanted = tensor.data_type.numpy
-    if tensor.data_type is DataType.INT4 and array.dtype == np.uint8:
+    if tensor.data_type.is_packed and array.dtype == np.uint8:
         if array.shape != (tensor.nbytes,):
+            kind = "float32" if tensor.data_type.is_float else "int8"
             raise GraphError(
-                f"{path}: '{tensor.name}' is INT4 and the array is uint8, its bytes, two elements in each: shape "
-                f"({tensor.nbytes},) is needed, not {array.shape}; store values as int8"
+                f"{path}: '{tensor.name}' is {tensor.data_type.name} and the array is uint8, its bytes, in which "
+                f"elements of {tensor.data_type.bits} bits lie in a row: shape ({tensor.nbytes},) is needed, not "
+                f"{array.shape}; store values as {kind}"
             )
         return tensor.unpack(array)
     if array.shape != tensor.dims:
@@ -107,14 +109,15 @@ def _fitted(tensor: TensorAttr, array: Array, path: Path) -> Array:
     if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
         array = array.view(wanted)  # how numpy stores bfloat16 and the 8-bit floats
     if array.dtype != wanted:
-        # numpy holds that everything is of INT4's kind
-        alike = np.dtype(np.int8) if tensor.data_type is DataType.INT4 else wanted
+        # numpy holds that everything is of the kind of ml_dtypes' integers and small floats
+        kind = np.float32 if tensor.data_type.is_float else np.int8
+        alike = np.dtype(kind) if tensor.data_type.bits <= 8 and wanted.isbuiltin != 1 else wanted
         if not np.can_cast(array.dtype, alike, "same_kind"):
             raise GraphError(f"{path}: '{tensor.name}' has dtype {array.dtype}, the tensor's is {wanted}; use astype")
         echo(f"note: '{tensor.name}' is converted from {array.dtype} to {wanted}", err=True)
     fitted = tensor.empty()
     with np.errstate(over="ignore"):  # floats that are too large become infinite
-        fitted[...] = array.astype(wanted)
+        fitted[...] = tensor.data_type.rounded(array)
     if tensor.data_type.is_integer and not np.array_equal(fitted, array):
         raise GraphError(f"{path}: '{tensor.name}' has values that {wanted} cannot hold")
     return fitted

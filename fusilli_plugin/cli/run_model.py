@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fusilli_plugin.engine.plan import FusilliPlan
     from fusilli_plugin.report import StepRow
     from hipdnn_backend.offload import Model
-    from hipdnn_backend.offload.program.program import Execute, Graph
+    from hipdnn_backend.offload.program.program import Execute, PlannedGraph
     from hipdnn_backend.offload.program.runner import Prepared, Timing
 
 __all__ = ["ModelRun", "run_model"]
@@ -214,7 +214,7 @@ class _Dumped:
 
     number: int
     step: Execute
-    graph: Graph
+    graph: PlannedGraph
     plan: FusilliPlan
 
 

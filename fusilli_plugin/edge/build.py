@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from fusilli_ground.errors import FusilliError
+
 __all__ = [
     "CORE_LIBRARY",
     "LIBRARY",
@@ -58,7 +60,7 @@ _CORE_FLAGS: Final = (
 _CORE_LINK_FLAGS: Final = ("-Wl,-z,now", "-Wl,-z,relro")
 
 
-class BuildError(Exception):
+class BuildError(FusilliError):
     """A library could not be built."""
 
 

@@ -14,20 +14,20 @@ import shlex
 import stat
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fusilli_ground.environment import environment, is_privileged
+from fusilli_ground.files import write_whole
 from fusilli_plugin.edge.build import LIBRARY, BuildError, compile_shim, is_current
 from graph_api import FusilliError
 from hipdnn_backend.plugins.search import ENGINES, backend_candidates, find_backend_library
 
 __all__ = [
     "InstallError",
-    "Place",
+    "Installation",
     "engine_folder",
     "is_ours",
     "link_plugin",
@@ -48,7 +48,7 @@ class InstallError(FusilliError):
 
 
 @dataclass(frozen=True)
-class Place:
+class Installation:
     """What a plugin has to know to start Python.
 
     Attributes:
@@ -64,7 +64,7 @@ class Place:
     version: str
 
     @classmethod
-    def of_this_interpreter(cls) -> Place:
+    def of_this_interpreter(cls) -> Installation:
         """This interpreter and the packages that are imported here."""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return cls(_PACKAGE.parent, Path(sys.executable or ""), _libpython(), version)
@@ -86,7 +86,7 @@ def plugin_dir() -> Path:
     except BuildError as error:
         raise InstallError(f"the plugin cannot be built: {error}") from error
     if not is_derivable(LIBRARY):
-        write_sidecar(LIBRARY, Place.of_this_interpreter())
+        write_sidecar(LIBRARY, Installation.of_this_interpreter())
     return LIBRARY.parent
 
 
@@ -101,7 +101,7 @@ def is_derivable(library: Path) -> bool:
     )
 
 
-def write_sidecar(library: Path, place: Place) -> Path:
+def write_sidecar(library: Path, place: Installation) -> Path:
     """Tell a library where its Python is.
 
     Raises:
@@ -121,11 +121,7 @@ def write_sidecar(library: Path, place: Place) -> Path:
     try:
         if path.is_file() and path.read_text(errors="surrogateescape") == text:
             return path
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with open(handle, "w", errors="surrogateescape") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        write_whole(path, text.encode(errors="surrogateescape"), mode=0o644)
     except OSError as error:
         raise InstallError(
             f"{path} cannot be written ({error.strerror}); the plugin needs it to find Python"

@@ -116,6 +116,7 @@ def _check(kernel: Kernel) -> None:
 def _file(text: str) -> dict[str, Kernel]:
     code, metadata = text.split(".amdgpu_metadata", 1)
     kernels: dict[str, Kernel] = {}
+    # A kernel's code comes before the directive that says that its label is one.
     names = set(re.findall(r"\.amdhsa_kernel (\S+)", code))
     current: Kernel | None = None
     for raw in code.splitlines():

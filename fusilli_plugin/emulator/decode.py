@@ -146,6 +146,7 @@ class _Decoder:
             return
         self._known()
         operands = list(self.operands)
+        # These have an immediate of 16 bits in the instruction and work on 32.
         if match := re.fullmatch(r"s_cmpk_(\w\w)_([iu])32", name):
             name, operands[1] = f"s_cmp_{match[1]}_{match[2]}32", _extended(operands[1], signed=match[2] == "i")
         elif name in ("s_movk_i32", "s_addk_i32", "s_mulk_i32", "s_cmovk_i32"):

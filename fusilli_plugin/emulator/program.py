@@ -11,14 +11,14 @@ from typing import Any, Final
 import numpy as np
 
 from fusilli_plugin.emulator.assembly import Kernel, UnmodelledError, parse
-from fusilli_plugin.emulator.machine import HazardError, Machine, Memory
-from graph_api import DataType, Graph, TensorAttr
+from fusilli_plugin.emulator.machine import GlobalMemory, HazardError, Machine
+from graph_api import Graph, TensorAttr
 from graph_api.errors import ExecutionError, NotSupportedError
 from iree_bridge import Options, Target
 from iree_bridge.compile.compiler import compile_assembly
 from iree_bridge.runtime.arguments import Argument
 from iree_bridge.runtime.program import load_module, workspace_size
-from iree_bridge.runtime.recorded import Copy, Fill, Launch, Place, Recording, UnrecordableError, record
+from iree_bridge.runtime.recorded import ArgumentOffset, Copy, Fill, Launch, Recording, UnrecordableError, record
 
 __all__ = ["CHIPS", "Assembled", "assemble", "check_chip", "emulate", "run_code"]
 
@@ -91,7 +91,7 @@ def emulate(
         if tensor not in pack:
             raise ExecutionError(f"no array for input '{tensor.name}'; graph.random_inputs(seed=0) makes one for each")
         Argument(tensor, is_output=False).check(pack[tensor], ("cpu", 0), may_copy=True)
-    results = {tensor: tensor.empty() for tensor in arguments.outputs}
+    results = {tensor: tensor.memory() for tensor in arguments.outputs}
     for array in results.values():
         array[...] = array.dtype.type(77)
     outputs = [_memory(tensor, array) for tensor, array in results.items()]
@@ -115,7 +115,7 @@ def run_code(code: Assembled, arguments: Sequence[Array], machine: Machine | Non
         recording = record(code.vmfb, [array.nbytes for array in arguments], workspace)
     except UnrecordableError as error:
         raise UnmodelledError(f"the host program: {error}") from error
-    machine = machine or Machine(Memory(0))
+    machine = machine or Machine(GlobalMemory(0))
     sizes = [*(array.nbytes for array in arguments), workspace, *recording.temporaries]
     machine.memory.reserve(sum(sizes) + (len(sizes) + 4 * len(recording.commands)) * _MARGIN + _MARGIN)
     chip = _CHIP.search(code.assembly)
@@ -151,7 +151,7 @@ class _Runner:
             else:
                 self._copy(command)
 
-    def _address(self, place: Place) -> int:
+    def _address(self, place: ArgumentOffset) -> int:
         return self.addresses[place.argument] + place.offset
 
     def _launch(self, launch: Launch) -> None:
@@ -175,8 +175,8 @@ class _Runner:
 
 
 def _memory(tensor: TensorAttr, array: Array) -> Array:
-    """The memory of a tensor's array, gaps between its elements included; what INT4 values are stored as."""
-    if tensor.data_type is DataType.INT4:
+    """The memory of a tensor's array, gaps between its elements included; what values of packed types are stored as."""
+    if tensor.data_type.is_packed:
         return np.asarray(array if array.dtype == np.uint8 else tensor.pack(array)).reshape(-1).view(np.uint8)
     extent = sum((size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)) + array.itemsize
     return np.ctypeslib.as_array((ctypes.c_uint8 * extent).from_address(array.ctypes.data))

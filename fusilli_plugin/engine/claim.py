@@ -39,7 +39,7 @@ _STANDALONE: Final = frozenset({
 _MAX_EPILOGUE: Final = 3
 
 
-class _Rule(NamedTuple):
+class _ClaimRule(NamedTuple):
     """A line of a file of rules: patterns that a node must match, and what happens then."""
 
     op: str
@@ -65,7 +65,7 @@ class Claim(NamedTuple):
     """
 
     policy: str = ""
-    rules: tuple[_Rule, ...] = ()
+    rules: tuple[_ClaimRule, ...] = ()
 
     def decide(
         self, graph: Graph, target: Target, has_passed: Callable[[], bool], has_company: Callable[[], bool]
@@ -135,7 +135,7 @@ def _from_document(document: Any, where: str) -> Claim:
     return Claim(policy, tuple(_rule(rule, f"{where}: rules[{index}]") for index, rule in enumerate(rules)))
 
 
-def _rule(rule: Any, where: str) -> _Rule:
+def _rule(rule: Any, where: str) -> _ClaimRule:
     if not isinstance(rule, dict) or set(rule) - {"op", "dtype", "target", "claim"}:
         raise BadParamError(f"FUSILLI_CLAIM: {where} must be an object with op, dtype, target and claim")
     patterns = {name: rule.get(name, "*") for name in ("op", "dtype", "target")}
@@ -144,7 +144,7 @@ def _rule(rule: Any, where: str) -> _Rule:
             raise BadParamError(f"FUSILLI_CLAIM: {where}: {name} must be a pattern, got {pattern!r}")
     if not isinstance(rule.get("claim"), bool):
         raise BadParamError(f"FUSILLI_CLAIM: {where}: claim must be true or false, got {rule.get('claim')!r}")
-    return _Rule(claim=rule["claim"], **patterns)
+    return _ClaimRule(claim=rule["claim"], **patterns)
 
 
 def _others_may_accept(graph: Graph) -> bool:

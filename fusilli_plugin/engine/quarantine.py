@@ -10,10 +10,9 @@ import json
 import logging
 import os
 import stat
-import time
-from pathlib import Path
 from typing import Any, Final
 
+from fusilli_ground.files import write_whole
 from fusilli_plugin.errors import QuarantinedError
 from graph_api import Graph
 from iree_bridge import Device, Executable, Options, Target
@@ -124,10 +123,6 @@ def _write(options: Options, kind: str, name: str, facts: dict[str, Any]) -> Non
     folder = options.cache_dir / kind
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = Path(folder, f".{name}.{os.getpid()}.{time.monotonic_ns()}")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(fd, "w", encoding="utf-8") as file:
-            json.dump(facts, file)
-        os.replace(temporary, folder / name)
+        write_whole(folder / name, json.dumps(facts).encode(), mode=0o600)
     except OSError as error:
         _LOG.info("what was learnt is not kept in %s: %s", folder, error)

@@ -76,7 +76,7 @@ class Bridge:
         self._nodes: HandleTable[CompiledNode] = HandleTable()
         self._compiled = self._nodes.objects
         self._launches: dict[int, tuple[Callable[[], None], Callable[[BaseException], int]]] = {}
-        self._memory = memory.Memory()
+        self._memory = memory.SessionMemory()
 
     def fill(self) -> list[Any]:
         """Put a callback for each function into the table; the callbacks, to be kept."""

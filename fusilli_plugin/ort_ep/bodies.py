@@ -13,7 +13,7 @@ from typing import Final
 import onnx
 from onnx import helper
 
-from fusilli_plugin.ort_ep.graphs import Graph, Node, node_proto, tensor_proto
+from fusilli_plugin.ort_ep.graphs import Node, SessionGraph, node_proto, tensor_proto
 
 __all__ = ["CONDITIONAL", "Bodies"]
 
@@ -29,7 +29,7 @@ class Bodies:
         self._found: dict[_Key, onnx.GraphProto | None] = {}
         self._reports: dict[_Key, list[int]] = {}
 
-    def note(self, graph: Graph, reports: range) -> None:
+    def note(self, graph: SessionGraph, reports: range) -> None:
         """Remember the graph if it is a body of an If.
 
         Args:
@@ -46,7 +46,7 @@ class Bodies:
         self._found[key] = None if key in self._found else self._proto(graph)
         self._reports[key] = [*reports, *(number for node in graph.nodes for number in self.reports(node))]
 
-    def _proto(self, graph: Graph) -> onnx.GraphProto | None:
+    def _proto(self, graph: SessionGraph) -> onnx.GraphProto | None:
         if any(node.has_subgraphs and node.index not in graph.bodies for node in graph.nodes):
             return None
         nodes = [node_proto(graph, node) for node in graph.nodes]
@@ -63,7 +63,7 @@ class Bodies:
             [tensor_proto(graph.api, name, graph.constants[name]) for name in constants],
         )
 
-    def attach(self, graph: Graph) -> None:
+    def attach(self, graph: SessionGraph) -> None:
         """Give a graph the bodies of its Ifs, as far as they are known."""
         for node in graph.nodes:
             if node.op_type != CONDITIONAL or node.domain or not node.bodies:

@@ -21,15 +21,16 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper
 
+from fusilli_ground.files import whole_file
 from fusilli_plugin import __version__
 from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import NAME, Api, AttributeType, OrtError, c_text
+from fusilli_plugin.ort_ep.errors import ProviderError
 from fusilli_plugin.ort_ep.offloading import Compiled
-from graph_api import FusilliError
 from hipdnn_backend.engine import Engine
-from hipdnn_backend.offload.program.package import Package, SavedPlan, Variant, save_package, whole_file
+from hipdnn_backend.offload.program.package import Package, SavedPlan, TargetProgram, save_package
 
-__all__ = ["DOMAIN", "OP_TYPE", "ContextError", "create_node", "pack", "place", "restore", "save_model", "variant_of"]
+__all__ = ["DOMAIN", "OP_TYPE", "create_node", "pack", "place", "restore", "save_model", "variant_of"]
 
 OP_TYPE: Final = "EPContext"
 DOMAIN: Final = "com.microsoft"
@@ -37,11 +38,7 @@ _SUFFIX: Final = ".fusilli"
 _MAX_EMBEDDED: Final = 1 << 30  # bytes
 
 
-class ContextError(FusilliError):
-    """A model with compiled code is damaged, or was made for something else."""
-
-
-def pack(name: str, variants: Sequence[Variant]) -> bytes:
+def pack(name: str, variants: Sequence[TargetProgram]) -> bytes:
     """A package as bytes.
 
     Raises:
@@ -54,7 +51,7 @@ def pack(name: str, variants: Sequence[Variant]) -> bytes:
         return path.read_bytes()
 
 
-def variant_of(compiled: Compiled, target: str) -> Variant:
+def variant_of(compiled: Compiled, target: str) -> TargetProgram:
     """A compiled group as a variant of a package.
 
     Raises:
@@ -62,7 +59,7 @@ def variant_of(compiled: Compiled, target: str) -> Variant:
     """
     engines = {graph.plan: graph.engine for graph in compiled.program.graphs}
     plans = tuple(SavedPlan(engines[number], plan.serialize()) for number, plan in enumerate(compiled.plans))
-    return Variant(target, compiled.program, plans, compiled.constants)
+    return TargetProgram(target, compiled.program, plans, compiled.constants)
 
 
 @dataclass(frozen=True)
@@ -100,11 +97,11 @@ def place(path: str, model_path: str, *, embed: bool) -> _Where:
     """Where code goes, for a model that will be written to ``path`` or beside the one it is made of.
 
     Raises:
-        ContextError: nothing says where.
+        ProviderError: nothing says where.
     """
     final = Path(path) if path else Path(model_path)
     if not embed and not final.name:
-        raise ContextError("the model has no path, so its code has no place: set ep.context_file_path, or embed it")
+        raise ProviderError("the model has no path, so its code has no place: set ep.context_file_path, or embed it")
     return _Where(embed, final.parent, final.stem)
 
 
@@ -113,7 +110,7 @@ def _write(path: Path, data: bytes) -> None:
         with whole_file(path) as file:
             file.write(data)
     except OSError as error:
-        raise ContextError(f"{path} cannot be written: {error.strerror}") from error
+        raise ProviderError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def create_node(
@@ -156,7 +153,7 @@ def restore(attributes: Mapping[str, Any], model_path: str, target: str, engines
         engines: of the session.
 
     Raises:
-        ContextError: the code is damaged, missing, or for another target, engine or version.
+        ProviderError: the code is damaged, missing, or for another target, engine or version.
     """
     content = attributes.get("ep_cache_context", b"")
     name = attributes.get("partition_name", b"").decode(errors="replace")
@@ -172,11 +169,13 @@ def restore(attributes: Mapping[str, Any], model_path: str, target: str, engines
 def _beside(where: str, model_path: str, name: str) -> Path:
     """The file beside a model that one of its nodes names; nothing outside the model's folder."""
     if not model_path:
-        raise ContextError(f"{where}: its code is in a file beside the model, and the model was not loaded from a file")
+        raise ProviderError(
+            f"{where}: its code is in a file beside the model, and the model was not loaded from a file"
+        )
     folder = Path(model_path).resolve().parent
     path = folder if "\0" in name else (folder / name).resolve()
     if not path.is_relative_to(folder) or path == folder:
-        raise ContextError(f"{where}: its code is said to be in {name!r}, which is not inside the model's folder")
+        raise ProviderError(f"{where}: its code is said to be in {name!r}, which is not inside the model's folder")
     return path
 
 
@@ -186,12 +185,12 @@ def _restored(where: str, path: Path, target: str, engines: Sequence[Engine]) ->
         variant = Package.open(path).variant(target)
         missing = {plan.engine for plan in variant.plans} - by_name.keys()
         if missing:
-            raise ContextError(f"{where}: it needs the engine {', '.join(sorted(missing))}, which is not here")
+            raise ProviderError(f"{where}: it needs the engine {', '.join(sorted(missing))}, which is not here")
         plans = tuple(by_name[plan.engine].restore(plan.payload) for plan in variant.plans)
-    except ContextError:
+    except ProviderError:
         raise
     except (RuntimeError, ValueError, OSError) as error:
-        raise ContextError(f"{where}: {error}") from error
+        raise ProviderError(f"{where}: {error}") from error
     origins = tuple(f"{where}: {plan.origin}" for plan in variant.plans)
     return Compiled.of(variant.program, plans, variant.constants, origins=origins)
 
@@ -200,7 +199,7 @@ def save_model(
     path: str | os.PathLike[str],
     source: onnx.ModelProto | str | os.PathLike[str],
     name: str,
-    variants: Sequence[Variant],
+    variants: Sequence[TargetProgram],
     *,
     embed: bool | None = None,
 ) -> None:
@@ -215,7 +214,7 @@ def save_model(
             since an ONNX file ends at 2 GiB.
 
     Raises:
-        ContextError: it cannot be written, or the source is no ONNX model.
+        ProviderError: it cannot be written, or the source is no ONNX model.
     """
     path, program = Path(path), variants[0].program
     graph = _graph_of(source)
@@ -237,7 +236,7 @@ def save_model(
     try:
         _write(path, model.SerializeToString())
     except ValueError as error:
-        raise ContextError(f"{path}: the code is too large for an ONNX file; do not embed it") from error
+        raise ProviderError(f"{path}: the code is too large for an ONNX file; do not embed it") from error
 
 
 def _graph_of(source: onnx.ModelProto | str | os.PathLike[str]) -> onnx.GraphProto:
@@ -246,4 +245,4 @@ def _graph_of(source: onnx.ModelProto | str | os.PathLike[str]) -> onnx.GraphPro
     try:
         return onnx.load(str(source), load_external_data=False).graph
     except (OSError, ValueError, DecodeError) as error:
-        raise ContextError(f"{source} is no ONNX model: {error}") from error
+        raise ProviderError(f"{source} is no ONNX model: {error}") from error

@@ -14,7 +14,7 @@ import onnx
 from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, OrtError
 from fusilli_plugin.ort_ep.extents import assumed_extents
-from fusilli_plugin.ort_ep.graphs import Graph, boundary, model_of, node_name, read_by
+from fusilli_plugin.ort_ep.graphs import SessionGraph, boundary, model_of, node_name, read_by
 from fusilli_plugin.ort_ep.kernels import Kernels
 from fusilli_plugin.ort_ep.offloading import Verdict, survey
 from graph_api import FusilliError
@@ -58,7 +58,7 @@ class Examiner:
         self._problem = problem
 
     def surveyed(
-        self, graph: Graph, indices: Iterable[int] | None, extents: Extents, refused: dict[int, str]
+        self, graph: SessionGraph, indices: Iterable[int] | None, extents: Extents, refused: dict[int, str]
     ) -> dict[int, Verdict]:
         """What the engines say to nodes that are shown together; ``refused`` gets those that cannot be shown.
 
@@ -78,12 +78,14 @@ class Examiner:
                 refused.update(faults)
         return {}
 
-    def _survey(self, graph: Graph, chosen: Sequence[int], extents: Extents) -> dict[int, Verdict]:
+    def _survey(self, graph: SessionGraph, chosen: Sequence[int], extents: Extents) -> dict[int, Verdict]:
         inputs, outputs = boundary(graph, chosen)
         found = survey(model_of(graph, chosen, inputs, outputs, extents), self._engines)
         return {index: found[node_name(index)] for index in chosen}
 
-    def _faults(self, graph: Graph, chosen: Sequence[int], extents: Extents, error: BaseException) -> dict[int, str]:
+    def _faults(
+        self, graph: SessionGraph, chosen: Sequence[int], extents: Extents, error: BaseException
+    ) -> dict[int, str]:
         """The nodes that an error of `_survey` is due to, and why; none if that cannot be told."""
         reason = f"{error.reason} [{error.rule}]" if isinstance(error, ModelError) else str(error)
         index = _at_fault(graph, error.node, chosen) if isinstance(error, ModelError) else None
@@ -105,7 +107,7 @@ class Examiner:
                 return self._faults(graph, half, extents, inner)
         return {}
 
-    def extents(self, graph: Graph) -> Extents:
+    def extents(self, graph: SessionGraph) -> Extents:
         """Extents for the graph's tensors; see `assumed_extents`."""
         try:
             return assumed_extents(graph, self._dims, partial(self._probe, graph))
@@ -114,7 +116,11 @@ class Examiner:
             return {name: _ints(value.dims) for name, value in graph.values.items() if value.is_static}
 
     def _probe(
-        self, graph: Graph, index: int, dims: Mapping[str, Sequence[int]], values: Mapping[str, np.ndarray[Any, Any]]
+        self,
+        graph: SessionGraph,
+        index: int,
+        dims: Mapping[str, Sequence[int]],
+        values: Mapping[str, np.ndarray[Any, Any]],
     ) -> Mapping[str, tuple[int, ...]] | None:
         """Dims of what a node gives, found by running it in ONNX Runtime: on zeros, but for ``values``."""
         node = graph.nodes[index]
@@ -144,7 +150,9 @@ class Examiner:
         return dict(zip(outputs, found, strict=True))
 
 
-def _with_known_boundary(graph: Graph, wanted: Iterable[int], refused: dict[int, str], extents: Extents) -> list[int]:
+def _with_known_boundary(
+    graph: SessionGraph, wanted: Iterable[int], refused: dict[int, str], extents: Extents
+) -> list[int]:
     """The nodes that are not refused; those that read from outside what nothing is known of are refused, too."""
     wanted = list(wanted)
     while True:
@@ -163,11 +171,11 @@ def _ints(dims: Iterable[Any] | None) -> tuple[int, ...]:
     return tuple(int(dim) for dim in dims or ())
 
 
-def _itemsize(graph: Graph, name: str) -> int:
+def _itemsize(graph: SessionGraph, name: str) -> int:
     return onnx.helper.tensor_dtype_to_np_dtype(graph.values[name].dtype).itemsize
 
 
-def _at_fault(graph: Graph, name: str, chosen: Iterable[int]) -> int | None:
+def _at_fault(graph: SessionGraph, name: str, chosen: Iterable[int]) -> int | None:
     """The node that an error of the pipeline is about: it names the node or one of its results."""
     for index in chosen:
         if name and (name == node_name(index) or name in graph.nodes[index].outputs):

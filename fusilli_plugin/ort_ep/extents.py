@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from fusilli_plugin.ort_ep.abi import OrtError
 from fusilli_plugin.ort_ep.constraints import Equality, Place, Shape, equalities
-from fusilli_plugin.ort_ep.graphs import Graph, Node, node_proto, opset_imports, read_by, tensor_proto
+from fusilli_plugin.ort_ep.graphs import Node, SessionGraph, node_proto, opset_imports, read_by, tensor_proto
 from hipdnn_backend.offload.frontend.folding import evaluate
 from hipdnn_backend.offload.frontend.shapes import inferred_model
 from hipdnn_backend.offload.onnx_process.client import OnnxError, OnnxProcessError
@@ -44,7 +44,7 @@ _Key = str | Place
 """A symbol: the name of a dim, or the place of one without a name."""
 
 
-def assumed_extents(graph: Graph, given: Mapping[str, int], probe: Probe) -> dict[str, tuple[int, ...]]:
+def assumed_extents(graph: SessionGraph, given: Mapping[str, int], probe: Probe) -> dict[str, tuple[int, ...]]:
     """Extents of the tensors of a graph, by name; without those whose rank cannot be told.
 
     Args:
@@ -87,7 +87,7 @@ def _styles() -> Iterator[Callable[[int, bool], int]]:
 class _Inference:
     """ONNX's shape inference of a graph, with other extents each time."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: SessionGraph) -> None:
         self._is_lost = False
         self.nodes: dict[int, onnx.NodeProto] = {}
         for node in graph.nodes:
@@ -141,7 +141,7 @@ class _Inference:
         return {**found, **opened}
 
 
-def _count(graph: Graph, name: str) -> int:
+def _count(graph: SessionGraph, name: str) -> int:
     return math.prod(_ints(graph.values[name].dims))
 
 
@@ -204,7 +204,7 @@ class _Trial:
     """One try to give all symbols numbers that fit."""
 
     def __init__(
-        self, graph: Graph, inference: _Inference, given: Mapping[str, int], style: Callable[[int, bool], int],
+        self, graph: SessionGraph, inference: _Inference, given: Mapping[str, int], style: Callable[[int, bool], int],
         probe: Probe,
     ) -> None:  # fmt: skip
         self._graph = graph

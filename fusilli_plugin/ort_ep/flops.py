@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Final
 
-from fusilli_plugin.ort_ep.graphs import Graph, Node, Value
+from fusilli_plugin.ort_ep.graphs import Node, SessionGraph, Value
 
 __all__ = ["node_flops"]
 
@@ -47,7 +47,7 @@ _MOVES: Final = frozenset(
 )
 
 
-def node_flops(graph: Graph, node: Node) -> int:
+def node_flops(graph: SessionGraph, node: Node) -> int:
     """Operations of one run of a node; a multiplication and an addition are two.
 
     Convolutions, matrix products and attention are counted exactly (attention without its softmax, masks ignored);

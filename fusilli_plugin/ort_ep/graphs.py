@@ -19,8 +19,8 @@ from fusilli_plugin.ort_ep.abi import Api, AttributeType, OrtError, string
 
 __all__ = [
     "Dim",
-    "Graph",
     "Node",
+    "SessionGraph",
     "Value",
     "attributes_of",
     "boundary",
@@ -107,7 +107,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Graph:
+class SessionGraph:
     """A graph as it was read.
 
     Attributes:
@@ -182,7 +182,7 @@ class _Reader:
         return tuple(dims[i] if dims[i] >= 0 else string(names[i]) or None for i in range(rank))
 
 
-def read(api: Api, handle: Any) -> Graph:
+def read(api: Api, handle: Any) -> SessionGraph:
     """The graph behind ONNX Runtime's handle.
 
     Raises:
@@ -209,7 +209,7 @@ def read(api: Api, handle: Any) -> Graph:
             )
         )
     parent = api.get("Graph_GetParentNode", "void *", handle)
-    return Graph(
+    return SessionGraph(
         api=api,
         name=api.text("Graph_GetName", handle),
         nodes=tuple(nodes),
@@ -276,12 +276,12 @@ def values_of(api: Api, node: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return inputs, reader.names(api.objects("Node_GetNumOutputs", "Node_GetOutputs", node))
 
 
-def read_by(graph: Graph, node: Node) -> tuple[str, ...]:
+def read_by(graph: SessionGraph, node: Node) -> tuple[str, ...]:
     """What a node reads, by itself or in the bodies that it is shown with; "" for what is missing."""
     return (*node.inputs, *node.hidden) if node.index in graph.bodies else node.inputs
 
 
-def boundary(graph: Graph, indices: Iterable[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def boundary(graph: SessionGraph, indices: Iterable[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of what some nodes read from and what they give to the rest of the graph, constants not counted."""
     chosen = set(indices)
     nodes = [graph.nodes[index] for index in sorted(chosen)]
@@ -300,7 +300,7 @@ def boundary(graph: Graph, indices: Iterable[int]) -> tuple[tuple[str, ...], tup
 
 
 def model_of(
-    graph: Graph,
+    graph: SessionGraph,
     indices: Iterable[int],
     inputs: Sequence[str],
     outputs: Sequence[str],
@@ -333,7 +333,7 @@ def model_of(
     return helper.make_model(made, opset_imports=opsets, ir_version=version, producer_name="fusilli-plugin")
 
 
-def opset_imports(graph: Graph, nodes: Iterable[onnx.NodeProto]) -> list[onnx.OperatorSetIdProto]:
+def opset_imports(graph: SessionGraph, nodes: Iterable[onnx.NodeProto]) -> list[onnx.OperatorSetIdProto]:
     """The versions of the domains that some nodes are of."""
     used = {node.domain for node in nodes} | {""}
     return [
@@ -378,7 +378,7 @@ def attributes_of(api: Api, node: Node) -> dict[str, Any]:
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute}
 
 
-def node_proto(graph: Graph, node: Node) -> onnx.NodeProto:
+def node_proto(graph: SessionGraph, node: Node) -> onnx.NodeProto:
     """A node of a graph, called `node_name`.
 
     Raises:

@@ -17,18 +17,13 @@ import onnx
 from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, address, c_text
 from fusilli_plugin.ort_ep.memory import gpu
-from graph_api import FusilliError
 from iree_bridge import Device
 
-__all__ = ["Kernels", "KernelsError", "Places", "Result", "StoredModel"]
+__all__ = ["Kernels", "Places", "Result", "StoredModel"]
 
 _IN_MEMORY: Final = 16 << 20  # bytes of a model that are kept there; larger ones go to a temporary file
 _FATAL: Final = 4  # OrtLoggingLevel: what fails is told by a status anyway
 _ARENA, _DEFAULT_MEMORY = 1, 0  # OrtAllocatorType, OrtMemType
-
-
-class KernelsError(FusilliError):
-    """ONNX Runtime's kernels cannot run a group."""
 
 
 class StoredModel:

@@ -19,7 +19,7 @@ from fusilli_plugin.ort_ep.abi import VENDOR_ID, Api, OrtError, address
 from hipdnn_backend.device.memory import HipMemory
 from hipdnn_backend.errors import DeviceError
 
-__all__ = ["Gpu", "Memory", "can_copy", "copy", "gpu", "on_stream_release", "place_of", "rounded"]
+__all__ = ["Gpu", "SessionMemory", "can_copy", "copy", "gpu", "on_stream_release", "place_of", "rounded"]
 
 _LOG: Final = logging.getLogger(__name__)
 _GPU: Final = 1  # OrtMemoryInfoDeviceType
@@ -203,7 +203,7 @@ class _Pool:
         return len(blocks)
 
 
-class Memory:
+class SessionMemory:
     """What ONNX Runtime was given, under numbers. Methods may be called from any thread."""
 
     def __init__(self) -> None:

@@ -18,24 +18,20 @@ from onnx import helper
 from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, OrtError
 from fusilli_plugin.ort_ep.background import background
+from fusilli_plugin.ort_ep.errors import ProviderError
 from fusilli_plugin.ort_ep.graphs import Value
 from fusilli_plugin.ort_ep.kernels import Kernels, Places, Result, StoredModel
 from fusilli_plugin.ort_ep.memory import on_stream_release
 from fusilli_plugin.ort_ep.offloading import Compiled
 from fusilli_plugin.ort_ep.plans import Dims, ShapePlan, numbers_of
-from graph_api import FusilliError
 from iree_bridge import Device
 
-__all__ = ["Call", "CompiledNode", "NodeError", "Policy", "ShapePlan"]
+__all__ = ["Call", "CompiledNode", "Policy", "ShapePlan"]
 
 _LOG: Final = logging.getLogger(__name__)
 _SLOW: Final = 1.0  # seconds of a compilation that a user should hear of, once
 _MAX_FAILED: Final = 1024  # shapes without code that are remembered
 _OFTEN: Final = 3  # runs of a shape after which it is worth the place of another
-
-
-class NodeError(FusilliError):
-    """A compiled group failed while it ran; the message names its nodes."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,7 @@ class CompiledNode:
             assert model is not None, "a group is a model or compiled"
             self._static = self._specialise(model, tuple(_extents(value) for value in inputs))
         elif self._model is None and model is not None:
-            raise NodeError(f"'{name}' cannot be kept until its shapes are known: no room, or larger than 2 GiB")
+            raise ProviderError(f"'{name}' cannot be kept until its shapes are known: no room, or larger than 2 GiB")
         self.stage: Any = ffi.NULL
         self.launch: Callable[[], None] | None = None
         if self._static is not None:
@@ -150,10 +146,10 @@ class CompiledNode:
         """What the group was compiled to.
 
         Raises:
-            NodeError: its shapes are known at run time only.
+            ProviderError: its shapes are known at run time only.
         """
         if self._static is None:
-            raise NodeError(
+            raise ProviderError(
                 f"node '{self.name}' has dims that are known at run time only; fix them with "
                 "SessionOptions.add_free_dimension_override_by_name"
             )
@@ -306,7 +302,7 @@ class CompiledNode:
     def _run_kernels(self, shapes: bytes, call: Call, stream: int) -> None:
         kernels = self._opened()
         if kernels is None:
-            raise NodeError(self._failed.get(shapes, self._no_kernels))
+            raise ProviderError(self._failed.get(shapes, self._no_kernels))
         places, dims = Places(self.device, stream), _parse(shapes)
         sizes = [size * prod(each) for size, each in zip(self._sizes, dims, strict=True)]
 
@@ -335,7 +331,7 @@ class CompiledNode:
         if self._model is None:
             assert self._static is not None
             known = [list(each) for each in self._static.inputs]
-            raise NodeError(f"its inputs have dims {[list(each) for each in dims]}, it was compiled for {known}")
+            raise ProviderError(f"its inputs have dims {[list(each) for each in dims]}, it was compiled for {known}")
         model = onnx.load_from_string(self._model.data())
         for value, extents in zip(model.graph.input, dims, strict=True):
             value.type.tensor_type.shape.SetInParent()
@@ -363,7 +359,7 @@ class CompiledNode:
 
     def failure(self, error: BaseException) -> BaseException:
         """An error of a run with the names of the group's nodes."""
-        return NodeError(f"{self._names()}: {error or type(error).__name__}")
+        return ProviderError(f"{self._names()}: {error or type(error).__name__}")
 
     # ---- end
 

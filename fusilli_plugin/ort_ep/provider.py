@@ -17,9 +17,10 @@ from fusilli_plugin.ort_ep import context, devices, dump, report
 from fusilli_plugin.ort_ep.abi import NAME, Api, c_text
 from fusilli_plugin.ort_ep.bodies import CONDITIONAL, Bodies
 from fusilli_plugin.ort_ep.engines import engines_for
+from fusilli_plugin.ort_ep.errors import ProviderError
 from fusilli_plugin.ort_ep.examining import FAILURES, Examiner, Extents
 from fusilli_plugin.ort_ep.flops import node_flops
-from fusilli_plugin.ort_ep.graphs import Graph, attributes_of, boundary, model_of, node_name, read, values_of
+from fusilli_plugin.ort_ep.graphs import SessionGraph, attributes_of, boundary, model_of, node_name, read, values_of
 from fusilli_plugin.ort_ep.groups import Role, group
 from fusilli_plugin.ort_ep.nodes import CompiledNode, Policy
 from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict, compile_model
@@ -29,16 +30,12 @@ from fusilli_plugin.ort_ep.threads import with_threads
 from graph_api import FusilliError
 from iree_bridge import Device
 
-__all__ = ["Provider", "StrictError"]
+__all__ = ["Provider"]
 
 _LOG: Final = logging.getLogger(__name__)
 _MAX_ROUNDS: Final = 64
 _CONTROL: Final = frozenset({"If", "Loop", "Scan"})  # nodes whose bodies ONNX Runtime runs as they are
 _BODIES: Final = 24  # version of ONNX Runtime from which on more than one graph of a session may have compiled nodes
-
-
-class StrictError(FusilliError):
-    """A session in strict mode did not get what it asked for."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +114,12 @@ class Provider:
             for node in [node for node in graph.nodes if not node.has_subgraphs][:1]:
                 self._claim(support, [node.handle])
 
-    def _read(self, handle: Any) -> Graph:
+    def _read(self, handle: Any) -> SessionGraph:
         graph = read(self._api, handle)
         self._bodies.attach(graph)
         return graph
 
-    def _check_dims(self, graph: Graph) -> None:
+    def _check_dims(self, graph: SessionGraph) -> None:
         """Warn of dims in the options that the model has not; once, since ONNX Runtime shows a graph several times."""
         if graph.is_nested or not self._unchecked:
             return
@@ -140,7 +137,7 @@ class Provider:
         array: Any = ffi.new("void *[]", handles)
         self._api.call("EpGraphSupportInfo_AddNodesToFuse", support, array, len(handles), options)
 
-    def _verdicts(self, graph: Graph, extents: Extents) -> dict[int, Verdict]:
+    def _verdicts(self, graph: SessionGraph, extents: Extents) -> dict[int, Verdict]:
         """What the engines say to each node, by its index."""
         refused = {node.index: reason for node in graph.nodes if (reason := self._refusal(graph, node.index))}
         if self._holders(graph):
@@ -148,7 +145,7 @@ class Provider:
         found = self._examiner.surveyed(graph, None, extents, refused)
         return found | {index: Verdict(Role.NONE, reason=reason) for index, reason in refused.items()}
 
-    def _refusal(self, graph: Graph, index: int) -> str:
+    def _refusal(self, graph: SessionGraph, index: int) -> str:
         """Why a node cannot even be shown to the pipeline, "" if it can."""
         node = graph.nodes[index]
         if self._api.version < _BODIES:
@@ -169,7 +166,7 @@ class Provider:
         return ""
 
     def _claims(
-        self, graph: Graph, verdicts: Mapping[int, Verdict], extents: Extents
+        self, graph: SessionGraph, verdicts: Mapping[int, Verdict], extents: Extents
     ) -> tuple[dict[int, Verdict], list[_Claim]]:
         """Groups of nodes whose code exists: what does not compile after all is left to ONNX Runtime."""
         verdicts = dict(verdicts)
@@ -197,7 +194,7 @@ class Provider:
         return verdicts, []
 
     def _given_up(
-        self, graph: Graph, indices: Sequence[int], verdicts: Mapping[int, Verdict], error: Exception
+        self, graph: SessionGraph, indices: Sequence[int], verdicts: Mapping[int, Verdict], error: Exception
     ) -> dict[int, Verdict]:
         """What becomes of a group that does not compile: the nodes at fault are left out, if they are known.
 
@@ -215,7 +212,7 @@ class Provider:
         reasons = faults or dict.fromkeys(indices, f"its group does not compile: {error}")
         return {index: Verdict(Role.NONE, reason=reason) for index, reason in reasons.items()}
 
-    def _holders(self, graph: Graph) -> list[int]:
+    def _holders(self, graph: SessionGraph) -> list[int]:
         """The nodes that hold code which this provider compiled in another session."""
         return [
             node.index
@@ -225,7 +222,7 @@ class Provider:
         ]
 
     def _try(
-        self, graph: Graph, indices: tuple[int, ...], verdicts: Mapping[int, Verdict], extents: Extents
+        self, graph: SessionGraph, indices: tuple[int, ...], verdicts: Mapping[int, Verdict], extents: Extents
     ) -> tuple[Compiled | None, dict[int, Verdict]]:
         """Compile a group now, while ONNX Runtime can still have its nodes.
 
@@ -258,12 +255,12 @@ class Provider:
         """What ONNX Runtime will run for the groups that it gave us.
 
         Raises:
-            StrictError: in strict mode, if claiming left something out.
+            ProviderError: in strict mode, if claiming left something out.
             OffloadError, EngineError: compiling failed.
         """
         complaints = self._complaints() if self.options.strict else []
         if complaints:
-            raise StrictError(f"{NAME} is strict: " + "; ".join(complaints[:8]))
+            raise ProviderError(f"{NAME} is strict: " + "; ".join(complaints[:8]))
         made: list[CompiledNode] = []
         try:
             for pair in zip(graphs, fused, strict=True):
@@ -343,7 +340,7 @@ class Provider:
         ]
         return self._problems + left
 
-    def _note(self, graph: Graph, verdicts: Mapping[int, Verdict], claims: Sequence[_Claim]) -> None:
+    def _note(self, graph: SessionGraph, verdicts: Mapping[int, Verdict], claims: Sequence[_Claim]) -> None:
         start = 1 + max((node.group for node in self._nodes), default=0)
         group_of = {index: start + number for number, claim in enumerate(claims) for index in claim.indices}
         for node in graph.nodes:
@@ -394,8 +391,8 @@ class Provider:
         """EPContext nodes that hold compiled groups.
 
         Raises:
-            NodeError: a group's shapes are known at run time only.
-            ContextError: the code cannot be written.
+            ProviderError: a group's shapes are known at run time only.
+            ProviderError: the code cannot be written.
             EngineError: an engine cannot serialize its plans.
         """
         where = context.place(self.context.path, self._model_path, embed=self.context.embed)
@@ -414,7 +411,7 @@ class Provider:
         self._compiled.clear()
 
 
-def _edges(graph: Graph) -> dict[int, set[int]]:
+def _edges(graph: SessionGraph) -> dict[int, set[int]]:
     """Index of a node → those that use its results."""
     return {
         node.index: {user for name in node.outputs if name for user in graph.consumers.get(name, ())}

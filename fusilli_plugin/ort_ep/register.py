@@ -9,20 +9,16 @@ from typing import Any, Final
 from fusilli_plugin.edge.install import plugin_dir
 from fusilli_plugin.ort_ep import devices
 from fusilli_plugin.ort_ep.abi import NAME
+from fusilli_plugin.ort_ep.errors import ProviderError
 from fusilli_plugin.ort_ep.report import Report, ask
-from graph_api import FusilliError
 
-__all__ = ["RegistrationError", "ep_devices", "ep_report", "library_path", "register_ep", "unregister_ep"]
+__all__ = ["ep_devices", "ep_report", "library_path", "register_ep", "unregister_ep"]
 
 _REGISTRATION: Final = "HipDNN"
 _VIRTUAL: Final = ".virtual"  # lets ONNX Runtime accept devices that it did not find itself
 _lock = threading.Lock()
 _registered: dict[str, bool] = {}
 _names: list[str] = []
-
-
-class RegistrationError(FusilliError):
-    """The provider cannot be registered, or has no device."""
 
 
 def library_path() -> str:
@@ -43,7 +39,7 @@ def register_ep(*, cpu: bool = False) -> None:
         cpu: offer the CPU as a device as well; without it only AMD GPUs are, unless ``FUSILLI_DEVICE=cpu``.
 
     Raises:
-        RegistrationError: onnxruntime is not installed, too old, or refuses.
+        ProviderError: onnxruntime is not installed, too old, or refuses.
         InstallError: the library is not there and cannot be built.
     """
     ort = _onnxruntime()
@@ -56,7 +52,7 @@ def register_ep(*, cpu: bool = False) -> None:
         try:
             ort.register_execution_provider_library(name, library_path())
         except Exception as error:  # what its binding raises has no type of its own
-            raise RegistrationError(f"onnxruntime {ort.__version__} does not take {NAME}: {error}") from error
+            raise ProviderError(f"onnxruntime {ort.__version__} does not take {NAME}: {error}") from error
         _registered.update(cpu=cpu)
         _names.append(name)
 
@@ -74,7 +70,7 @@ def _unregister(ort: Any) -> None:
         try:
             ort.unregister_execution_provider_library(name)
         except Exception as error:
-            raise RegistrationError(f"onnxruntime does not let {NAME} go: {error}") from error
+            raise ProviderError(f"onnxruntime does not let {NAME} go: {error}") from error
 
 
 def ep_devices(device: str | None = None) -> list[Any]:
@@ -84,7 +80,7 @@ def ep_devices(device: str | None = None) -> list[Any]:
         device: ``cpu``, ``hip:1`` or alike; default: the first GPU, the CPU if there is none.
 
     Raises:
-        RegistrationError: it is not there; the message has what is.
+        ProviderError: it is not there; the message has what is.
     """
     offered = {found.ep_metadata.get(devices.DEVICE_KEY, "?"): found for found in _offered()}
     names = sorted(offered, key=lambda name: (name == "cpu", name))
@@ -93,8 +89,8 @@ def ep_devices(device: str | None = None) -> list[Any]:
         return [offered[wanted]]
     hint = "" if "cpu" in offered else "; the CPU is offered after fusilli_plugin.register_ep(cpu=True)"
     if not names:
-        raise RegistrationError(f"{NAME} has no device: HIP finds no AMD GPU that the compiler knows{hint}")
-    raise RegistrationError(f"{NAME} has no device '{device}'; it has {', '.join(names)}{hint}")
+        raise ProviderError(f"{NAME} has no device: HIP finds no AMD GPU that the compiler knows{hint}")
+    raise ProviderError(f"{NAME} has no device '{device}'; it has {', '.join(names)}{hint}")
 
 
 def _offered() -> list[Any]:
@@ -117,9 +113,9 @@ def _onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise RegistrationError(
+        raise ProviderError(
             f"onnxruntime cannot be imported ({error}); run: pip install 'fusilli-plugin[ort]'"
         ) from error
     if not hasattr(onnxruntime, "register_execution_provider_library"):
-        raise RegistrationError(f"onnxruntime {onnxruntime.__version__} is too old: 1.23 or newer is needed")
+        raise ProviderError(f"onnxruntime {onnxruntime.__version__} is too old: 1.23 or newer is needed")
     return onnxruntime

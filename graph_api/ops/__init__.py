@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from graph_api.ops.attention import AttentionAttributes, DiagonalAlignment
 from graph_api.ops.batchnorm import InvVarianceReading
+from graph_api.ops.block_scale import BlockScaleBuilder, BlockScaleDequantizeAttributes, BlockScaleQuantizeAttributes
 from graph_api.ops.conv import ConvAttributes, ConvBuilder, ConvolutionMode
 from graph_api.ops.custom_op import CustomOpAttributes, CustomOpBuilder
 from graph_api.ops.matmul import MatmulAttributes, MatmulBuilder
@@ -13,10 +15,14 @@ from graph_api.ops.pointwise import PointwiseAttributes, PointwiseBuilder, Point
 from graph_api.ops.reduction import ReductionAttributes, ReductionBuilder, ReductionMode
 from graph_api.ops.resample import PaddingMode, ResampleAttributes, ResampleBuilder, ResampleMode
 from graph_api.ops.resample_backward import ResampleBackwardBuilder
-from graph_api.ops.sdpa import AttentionImplementation, DiagonalAlignment, SdpaAttributes, SdpaBuilder
+from graph_api.ops.sdpa import AttentionImplementation, SdpaAttributes, SdpaBuilder
+from graph_api.ops.sdpa_backward import SdpaBackwardAttributes, SdpaBackwardBuilder
 
 __all__ = [
+    "AttentionAttributes",
     "AttentionImplementation",
+    "BlockScaleDequantizeAttributes",
+    "BlockScaleQuantizeAttributes",
     "ConvAttributes",
     "ConvolutionMode",
     "CustomOpAttributes",
@@ -37,10 +43,12 @@ __all__ = [
     "ResampleMode",
     "RmsnormAttributes",
     "SdpaAttributes",
+    "SdpaBackwardAttributes",
 ]
 
 
 class AllBuilders(
+    BlockScaleBuilder,
     ConvBuilder,
     CustomOpBuilder,
     MatmulBuilder,
@@ -51,6 +59,7 @@ class AllBuilders(
     ReductionBuilder,
     ResampleBackwardBuilder,
     ResampleBuilder,
+    SdpaBackwardBuilder,
     SdpaBuilder,
 ):
     """The builder methods of all families."""

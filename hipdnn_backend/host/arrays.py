@@ -41,13 +41,17 @@ DTYPES: Final[dict[DataType, np.dtype[Any]]] = {
     DataType.FP8_E4M3_FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
     DataType.FP8_E5M2_FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
 }
-"""numpy's type of an element; types of less than a byte have none and are passed as buffers or addresses.
-
-INT4 is also taken as its bytes, a uint8 array, and as values, an array of ``ml_dtypes.int4``, which is packed.
-"""
+"""numpy's type of an element in memory. Of types of less than a byte, `_PACKED`, an array is the tensor's bytes, uint8,
+or, of an input, its values in a type of ``ml_dtypes``, which are packed."""
 
 _ALIGNMENT: Final = 64  # of memory that is made here, so that no engine copies it
-_BITS: Final = {DataType.INT4: 4, DataType.FP4_E2M1: 4, DataType.FP6_E2M3: 6, DataType.FP6_E3M2: 6}
+_PACKED: Final[dict[DataType, tuple[int, np.dtype[Any]]]] = {
+    DataType.INT4: (4, np.dtype(ml_dtypes.int4)),
+    DataType.FP4_E2M1: (4, np.dtype(ml_dtypes.float4_e2m1fn)),
+    DataType.FP6_E2M3: (6, np.dtype(ml_dtypes.float6_e2m3fn)),
+    DataType.FP6_E3M2: (6, np.dtype(ml_dtypes.float6_e3m2fn)),
+}
+"""Bits of an element, lowest first in a row of bytes, and numpy's type of values, a byte each."""
 
 
 class _Slot:
@@ -72,7 +76,7 @@ class _Slot:
 
 
 class Addresses(dict[int, int]):
-    """Tensor uid → address, with the memory that was made for values of INT4: both are used, and kept, together."""
+    """Tensor uid → address, with the memory made for values of less than a byte: both are used, and kept, together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,8 +180,8 @@ def addresses(
         if type(value) is np.ndarray and override is None and (memory.is_host or slot.on_host) and slot.fits(value):
             address = value.__array_interface__["data"][0]
         else:
-            if slot.tensor.data_type is DataType.INT4 and _has_values(value) and not slot.is_output:
-                value = _packed_int4(slot.tensor, value, override)
+            if not slot.is_output and _has_values(slot.tensor, value):
+                value = _in_bits(slot.tensor, value, override)
                 found.kept.append(value)
             address = _address(slot.tensor, value, None if slot.on_host else memory, override, slot.is_output)
         if not address and extent(slot.tensor, override):
@@ -277,9 +281,14 @@ def _check_layout(
     if wanted is None:
         reason = f"{_name(tensor)}: arrays have no type {tensor.data_type.name}; give a buffer or an address"
         raise PackError(reason, tensor.uid)
-    if tensor.data_type is DataType.INT4 and dtype != wanted:
-        reason = f"{_name(tensor)} is INT4, the array is {dtype}; give its values as ml_dtypes.int4, or its bytes as "
-        raise PackError(f"{reason}uint8, two elements in each, the first in the lower half", tensor.uid)
+    if tensor.data_type in _PACKED and dtype != wanted:
+        bits, values = _PACKED[tensor.data_type]
+        reason = f"{_name(tensor)} is {tensor.data_type.name}, the array is {dtype}; give its "
+        raise PackError(
+            f"{reason}bytes as uint8, elements of {bits} bits in a row, the lowest first, or the values of an input as "
+            f"ml_dtypes.{values}",
+            tensor.uid,
+        )
     # how numpy and device arrays show types that they lack: as raw bytes of that size
     is_raw = wanted.isbuiltin != 1 and dtype.kind in "Vu" and dtype.itemsize == wanted.itemsize
     if dtype != wanted and not is_raw:
@@ -295,41 +304,44 @@ def _check_layout(
 
 def _form(tensor: WireTensor, override: Override | None) -> tuple[np.dtype[Any] | None, Sequence[int], Sequence[int]]:
     """Dtype, dims and strides in elements of an array that is the tensor's memory; no dtype: no array is."""
-    if tensor.data_type is DataType.INT4:
+    if tensor.data_type in _PACKED:
         return np.dtype(np.uint8), (extent(tensor, override),), (1,)
     dims, strides = (tensor.dims, tensor.strides) if override is None else (override.dims, override.strides)
     return DTYPES.get(tensor.data_type), dims, strides
 
 
-def _has_values(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype == ml_dtypes.int4
+def _has_values(tensor: WireTensor, value: Any) -> bool:
+    packed = _PACKED.get(tensor.data_type)
+    return packed is not None and isinstance(value, np.ndarray) and value.dtype == packed[1]
 
 
-def _packed_int4(
+def _in_bits(
     tensor: WireTensor, values: np.ndarray[Any, Any], override: Override | None
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of an INT4 tensor: the element at offset i is in byte i // 2, in the lower half if i is even."""
+    """The bytes of a tensor of b bits an element: that at offset i has the bits b * i and up, the lowest first."""
     dims, strides = (tensor.dims, tensor.strides) if override is None else (override.dims, override.strides)
     if values.shape != tuple(dims):
         reason = f"{_name(tensor)} has dims {list(dims)}, the array has shape {list(values.shape)}"
         raise PackError(reason, tensor.uid)
-    size, alignment = extent(tensor, override), max(tensor.alignment, _ALIGNMENT)
-    elements = np.zeros(2 * size, np.uint8)
+    size, alignment, bits = extent(tensor, override), max(tensor.alignment, _ALIGNMENT), _bits(tensor)
+    codes = values.view(np.uint8) & (1 << bits) - 1
+    elements = np.zeros(8 * size // bits, np.uint8)
     stored = np.ndarray(dims, np.uint8, elements, 0, strides)
-    stored[...] = values.view(np.uint8) & 0xF
-    if not np.array_equal(stored, values.view(np.uint8) & 0xF):
+    stored[...] = codes
+    if not np.array_equal(stored, codes):
         reason = f"strides {list(strides)} give several elements one place, and their values differ"
         raise PackError(f"{_name(tensor)}: {reason}", tensor.uid)
     raw = np.zeros(size + alignment, np.uint8)
     start = -raw.ctypes.data % alignment
     packed = raw[start : start + size]
-    packed[...] = elements[::2] | elements[1::2] << 4
+    row = np.packbits(np.unpackbits(elements[:, None], axis=1, count=bits, bitorder="little"), bitorder="little")
+    packed[: row.size] = row
     return packed
 
 
 def _bits(tensor: WireTensor) -> int:
-    if tensor.data_type in _BITS:
-        return _BITS[tensor.data_type]
+    if tensor.data_type in _PACKED:
+        return _PACKED[tensor.data_type][0]
     if tensor.data_type not in DTYPES:
         raise PackError(f"{_name(tensor)}: the size of {tensor.data_type.name} is not known", tensor.uid)
     return DTYPES[tensor.data_type].itemsize * 8

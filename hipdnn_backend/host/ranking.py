@@ -370,6 +370,7 @@ def _time(
     rounds: int,
     warmup: int,
 ) -> None:
+    # Round by round, not engine by engine: what else the machine does meanwhile slows all of them alike.
     for number in range(-warmup, rounds):
         for name in names:
             if ranks[name].verdict is Verdict.FAILED:

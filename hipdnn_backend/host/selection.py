@@ -50,7 +50,7 @@ def _fits(pattern: Sequence[int], values: Sequence[int]) -> bool:
 
 
 @dataclass(frozen=True)
-class Rule:
+class PreferenceRule:
     """A line of the rules: an operation whose tensors fit prefers an engine.
 
     Attributes:
@@ -217,6 +217,7 @@ def _by_rules(
 ) -> tuple[tuple[EngineId, ...], str] | None:
     if path is None:
         return None
+    # Rules are wishes: where one cannot be met, a note says why and the order is decided as if there were none.
     try:
         rules = read_rules(path)
     except (OSError, ValueError) as error:
@@ -234,7 +235,7 @@ def _by_rules(
     return ids, f"a rule of {path} wants {rule.engine} for {rule.op}"
 
 
-def _first_match(rules: Sequence[Rule], graph: wire.WireGraph) -> Rule | None:
+def _first_match(rules: Sequence[PreferenceRule], graph: wire.WireGraph) -> PreferenceRule | None:
     tensors = {tensor.uid: tensor for tensor in graph.tensors}
     tables = [node.attributes for node in graph.nodes if isinstance(node.attributes, wire.Attributes)]
     nodes = [(table.RULE_KEY, table) for table in tables if table.RULE_KEY is not None]
@@ -251,7 +252,7 @@ def _first_match(rules: Sequence[Rule], graph: wire.WireGraph) -> Rule | None:
     return None
 
 
-def read_rules(path: Path) -> list[Rule]:
+def read_rules(path: Path) -> list[PreferenceRule]:
     """The rules in a file: JSON with ``version`` (2: tensors by name) and ``engine_overrides``.
 
     Raises:
@@ -275,7 +276,7 @@ def read_rules(path: Path) -> list[Rule]:
         raise ValueError("the rules are nested too deeply") from None
 
 
-def _rule(entry: Mapping[str, Any], by_name: bool) -> Rule:
+def _rule(entry: Mapping[str, Any], by_name: bool) -> PreferenceRule:
     patterns = tuple(
         _Pattern(_text(tensor.get("tensor_id", "")), _integers(tensor["dim"]), _integers(tensor.get("stride", [])))
         for tensor in _list(entry["tensors"], "tensors")
@@ -283,7 +284,7 @@ def _rule(entry: Mapping[str, Any], by_name: bool) -> Rule:
     criteria = {name: _integer(value, name) for name, value in entry.get("criteria", {}).items()}
     engine = _text(entry["engine_name"])
     parse_engine_id(engine)
-    return Rule(_text(entry["op"]), engine, tuple(sorted(criteria.items())), patterns, by_name)
+    return PreferenceRule(_text(entry["op"]), engine, tuple(sorted(criteria.items())), patterns, by_name)
 
 
 def _list(value: object, name: str) -> list[Any]:

@@ -25,7 +25,14 @@ from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.node_outcomes import Fate, fates
 from hipdnn_backend.offload.overwriting import model_files, overwritten
-from hipdnn_backend.offload.program.package import Package, PackageError, SavedPlan, Variant, is_package, save_package
+from hipdnn_backend.offload.program.package import (
+    Package,
+    PackageError,
+    SavedPlan,
+    TargetProgram,
+    is_package,
+    save_package,
+)
 from hipdnn_backend.offload.program.program import Named, Program
 from hipdnn_backend.offload.program.runner import Prepared, Timing, prepare
 
@@ -128,7 +135,7 @@ class Model:
         """Run once and time each step; see `Prepared.profile`."""
         return self._prepared.profile(feeds, seen)
 
-    def variant(self) -> Variant:
+    def variant(self) -> TargetProgram:
         """The model as what a saved one holds.
 
         Raises:
@@ -138,7 +145,7 @@ class Model:
             SavedPlan(engine, plan.serialize())
             for engine, plan in zip(self._made.engines, self._made.plans, strict=True)
         )
-        return Variant(self.target, self.program, saved, self._made.constants, self.about)
+        return TargetProgram(self.target, self.program, saved, self._made.constants, self.about)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file from which `load` restores it without compiling.
@@ -244,7 +251,7 @@ def compile_model(
     inputs: Mapping[str, Any] | None = None,
     example: Sequence[Any] = (),
     options: OffloadOptions | None = None,
-) -> tuple[str, list[Variant]]:
+) -> tuple[str, list[TargetProgram]]:
     """Compile a model for targets; no device is needed.
 
     Args:
@@ -266,7 +273,7 @@ def compile_model(
     for target, engines in targets.items():
         made = _compiled(source, tuple(engines), target, dims, inputs, example, options)
         plans = tuple(SavedPlan(name, plan.serialize()) for name, plan in zip(made.engines, made.plans, strict=True))
-        variants.append(Variant(target, made.program, plans, made.constants, made.about))
+        variants.append(TargetProgram(target, made.program, plans, made.constants, made.about))
         name = made.program.name
     return name, variants
 

@@ -238,6 +238,8 @@ class Artifact:
             raise ArtifactError(f"{what}: {error}") from error
         except zipfile.BadZipFile as error:
             raise ArtifactError(f"{what} is damaged, or no artifact: cut short or changed ({error})") from error
+        except KeyError as error:
+            raise ArtifactError(f"{what} is damaged: its manifest has no {error}") from error
         except Exception as error:  # a crafted file makes zipfile, json and numpy raise all kinds
             raise ArtifactError(f"{what} is damaged, or no artifact: {error!r}") from error
 

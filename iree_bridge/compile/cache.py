@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fusilli_ground.files import write_whole
 from graph_api.errors import FusilliError
 
 __all__ = ["Cache", "CacheStats", "Code", "Refusal", "UntrustedCacheError", "key_of"]
@@ -372,16 +373,7 @@ class _Store:
             OSError: the folder cannot be written.
         """
         folder = self.make(level, key[:2])
-        temporary = folder / f".{key[:16]}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            with open(fd, "wb") as file:
-                file.write(data)
-            os.replace(temporary, folder / f"{key}{suffix}")
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+        write_whole(folder / f"{key}{suffix}", data, mode=0o600)
 
     def make(self, *parts: str) -> Path:
         """A folder below the root, made with mode 0700 where it is missing, and trusted."""

@@ -180,9 +180,9 @@ def compile_code(
     job = _Job(graph.name, recipe, options, text)
     refusal_key = _refusal_key(graph_key, text)
     if not refresh:
-        _raise_refusal(store, refusal_key, job)
+        _raise_kept_refusal(store, refusal_key, job)
     if options.compile is CompileMode.NEVER:
-        _refuse(job.what, target, "graph", graph_key, options)
+        _raise_not_cached(job.what, target, "graph", graph_key, options)
 
     def make() -> CompiledCode:
         with store.lock(graph_key, 2 * options.timeout):
@@ -190,7 +190,7 @@ def compile_code(
             if code is not None:
                 return code
             if not refresh:
-                _raise_refusal(store, refusal_key, job)
+                _raise_kept_refusal(store, refusal_key, job)
             with _kept_refusal(store, refusal_key):
                 return _first_of(
                     recipes,
@@ -239,7 +239,7 @@ def compile_mlir(
         found = _load(store, key, recipe)
         if found is not None:
             return found
-        _raise_refusal(store, refusal_key, job)
+        _raise_kept_refusal(store, refusal_key, job)
     with _kept_refusal(store, refusal_key):
         return _compile_ir(ir, job, store, refresh=refresh)
 
@@ -375,7 +375,7 @@ def _graph_key(graph: Graph, recipes: Sequence[Recipe]) -> str:
 
 
 def _code_key(ir: EmittedIr, recipe: Recipe) -> str:
-    return key_of("code", {"ir": ir.ir} | _common_parts(recipe))
+    return key_of("code", {"ir": ir.ir, "examiner": versions.examiner_version()} | _common_parts(recipe))
 
 
 def _refusal_key(key: str, text: str) -> str:
@@ -383,7 +383,7 @@ def _refusal_key(key: str, text: str) -> str:
     return key_of("refusal", {"entry": key, "names": text})
 
 
-def _raise_refusal(store: Cache, key: str, job: _Job) -> None:
+def _raise_kept_refusal(store: Cache, key: str, job: _Job) -> None:
     """Raise what is kept of an earlier compile of the same text, if the compiler refused it.
 
     Raises:
@@ -454,7 +454,7 @@ def _load(store: Cache, code_key: str, recipe: Recipe) -> CompiledCode | None:
     )
 
 
-def _refuse(what: str, target: Target, level: str, key: str, options: Options) -> NoReturn:
+def _raise_not_cached(what: str, target: Target, level: str, key: str, options: Options) -> NoReturn:
     raise CompileError(
         f"{what} is not in the cache for target {target} and FUSILLI_COMPILE=never forbids to compile it; "
         f"looked for {level} key {key} in {', '.join(map(str, (options.cache_dir, *options.cache_readonly)))}"
@@ -512,7 +512,7 @@ def _compile_ir(
 
     found = look()
     if found is None and options.compile is CompileMode.NEVER:
-        _refuse(job.what, recipe.target, "code", key, options)
+        _raise_not_cached(job.what, recipe.target, "code", key, options)
     return found or _flights.share((store.root, key), make)
 
 

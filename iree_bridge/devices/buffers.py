@@ -13,7 +13,7 @@ from graph_api.dtypes import DataType
 from graph_api.errors import ExecutionError
 from iree_bridge.devices.iree_runtime import BufferUsage, HalBuffer, HalDevice, HalElementType, MemoryType, reason
 
-__all__ = ["ALIGNMENT", "ELEMENT_TYPES", "Memory", "examine", "import_pointer"]
+__all__ = ["ALIGNMENT", "ELEMENT_TYPES", "StridedMemory", "examine", "import_pointer"]
 
 ALIGNMENT: Final = 64
 """Compiled code assumes buffers that start at a multiple of this many bytes; a misaligned one kills the process."""
@@ -38,7 +38,7 @@ _HOST_MEMORY: Final = int(MemoryType.DEVICE_LOCAL | MemoryType.HOST_VISIBLE)
 _HOST_USAGE: Final = int(BufferUsage.DEFAULT | BufferUsage.MAPPING)
 
 
-class Memory(NamedTuple):
+class StridedMemory(NamedTuple):
     """Memory as its owner describes it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Memory(NamedTuple):
     owner: object
 
 
-def examine(name: str, value: object, *, stream: int | None = None) -> Memory:
+def examine(name: str, value: object, *, stream: int | None = None) -> StridedMemory:
     """The memory behind a numpy array or an object with ``__dlpack__``.
 
     Args:
@@ -76,7 +76,9 @@ def examine(name: str, value: object, *, stream: int | None = None) -> Memory:
         itemsize = value.dtype.itemsize or 1
         whole = all(stride % itemsize == 0 for stride in value.strides)
         strides = tuple(stride // itemsize for stride in value.strides) if whole else None
-        return Memory(value.ctypes.data, value.shape, strides, value.dtype, ("cpu", 0), value.flags.writeable, value)
+        return StridedMemory(
+            value.ctypes.data, value.shape, strides, value.dtype, ("cpu", 0), value.flags.writeable, value
+        )
     if not dlpack.is_shareable(value):
         raise ExecutionError(
             f"tensor '{name}': expected a numpy array or an object with __dlpack__, such as a torch tensor, got "
@@ -87,7 +89,7 @@ def examine(name: str, value: object, *, stream: int | None = None) -> Memory:
     except ValueError as error:
         raise ExecutionError(f"tensor '{name}': {error}") from error
     device = _device(found.kind, found.number)
-    return Memory(found.address, found.dims, found.strides, found.dtype, device, found.writable, found.owner)
+    return StridedMemory(found.address, found.dims, found.strides, found.dtype, device, found.writable, found.owner)
 
 
 def _device(kind: int, index: int) -> tuple[str, int]:

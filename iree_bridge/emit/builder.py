@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from fusilli_ground.late_numpy import np
 from graph_api import DataType
+from iree_bridge.emit import small_floats
 from iree_bridge.emit.corrections import correct, reduce_angles
 from iree_bridge.emit.index_bounds import keep_inside
 from iree_bridge.emit.mlir import ir
@@ -27,6 +28,10 @@ class Value:
     dims: tuple[int, ...]
     dtype: DataType
     number: float | None = None
+
+    def named(self, dtype: DataType) -> Value:
+        """The same bytes, said to be of another type of bytes."""
+        return replace(self, dtype=dtype, number=None)
 
 
 class Builder:
@@ -114,7 +119,7 @@ class Builder:
         """A constant tensor of equal elements; ``through``: rounded to that type first."""
         number = np.asarray(value)
         if through is not None:
-            number = number.astype(through.numpy)
+            number = through.rounded(number)
         number = number.astype(dtype.numpy)
         text = _literal(number, dtype)
         element = ELEMENT[dtype]
@@ -130,6 +135,14 @@ class Builder:
         """``value`` in another element type; floats to integers truncate towards zero, to booleans compare with 0."""
         if value.dtype is dtype:
             return value
+        if value.dtype.is_small_float:
+            return self.cast(small_floats.decoded(self, value), dtype)
+        if dtype.is_small_float:
+            return small_floats.encoded(self, self._as_float(value), dtype)
+        if value.dtype.is_packed:
+            return self.cast(value.named(DataType.INT8), dtype)
+        if dtype.is_packed:
+            return self._clamped(value, dtype)
         if dtype is DataType.BOOLEAN:
             return self.op("aten.ne.Scalar", value.dims, dtype, value, 0.0 if value.dtype.is_float else 0)
         if dtype is DataType.BFLOAT16 and not value.dtype.is_float:
@@ -145,6 +158,26 @@ class Builder:
         if dtype.is_float and not value.dtype.is_float and self._holds_bf16:
             return self._number_for_bf16(value, dtype)
         return self.op("prims.convert_element_type", value.dims, dtype, value, TORCH_CODE[dtype])
+
+    def _as_float(self, value: Value) -> Value:
+        """``value`` in a type that small floats are made of: DOUBLE where FLOAT would round first."""
+        exact = value.dtype.is_float or value.dtype.bits <= 16
+        return self.cast(value, DataType.FLOAT if exact and value.dtype.bits <= 32 else DataType.DOUBLE)
+
+    def _clamped(self, value: Value, dtype: DataType) -> Value:
+        """``value`` as INT4 or UINT4: to nearest, ties to even, limited to what the type has; NaN is 0."""
+        low, high = dtype.range
+        if not value.dtype.is_float:
+            number = self.cast(value, DataType.INT8) if value.dtype is DataType.BOOLEAN else value
+            number = self.op("aten.clamp", number.dims, number.dtype, number, low, high)
+            return self.cast(number, DataType.INT8).named(dtype)
+        number = value if value.dtype is DataType.DOUBLE else self.cast(value, DataType.FLOAT)
+        is_nan = self.op("aten.ne.Tensor", number.dims, DataType.BOOLEAN, number, number)
+        zero = self.splat(0.0, (1,) * len(number.dims), number.dtype)
+        number = self.op("aten.where.self", number.dims, number.dtype, is_nan, zero, number)
+        number = self.op("aten.clamp", number.dims, number.dtype, number, float(low), float(high))
+        number = self.op("aten.round", number.dims, number.dtype, number)
+        return self.cast(number, DataType.INT8).named(dtype)
 
     def _number_for_bf16(self, value: Value, dtype: DataType) -> Value:
         """An integer or boolean as a float that may be rounded to bf16 later.

@@ -156,20 +156,24 @@ def _power(op: Any) -> None:
 
 
 def _remainder(op: Any) -> None:
-    """x less a multiple of y, of the sign of x, where a rounded quotient is one too large; x beside an infinite y."""
-    x, y = op.operands
-    type_, one, zero = op.results[0].type, integer(op, 1), integer(op, 0)
-    made = op.clone(ip=ir.InsertionPoint(op)).operation.results[0]
+    """x less a multiple of y, of the sign of x, where a rounded quotient is one too large; x beside an infinite y.
+
+    In f64, where the multiple is exact: rounded, it can be x itself on processors without a fused multiply-add.
+    """
+    element = _element(op.results[0].type)
+    x, y = (_as(op, operand, "f64") for operand in op.operands)
+    type_, one, zero = _with_element(op.results[0].type, "f64"), integer(op, 1), integer(op, 0)
+    made = aten(op, "fmod.Tensor", type_, x, y)
     step = aten(op, "abs", y.type, y)
     for beyond, side, back in (("lt", "gt", "add"), ("gt", "lt", "sub")):
         is_beyond = aten(op, f"{beyond}.Scalar", _truth(made), made, zero)
         is_over = aten(op, "logical_and", _truth(made), is_beyond, aten(op, f"{side}.Scalar", _truth(x), x, zero))
         made = aten(op, "where.self", type_, is_over, aten(op, f"{back}.Tensor", type_, made, step, one), made)
-    infinity = _literal(op, float("inf"), _element(y.type))
+    infinity = _literal(op, float("inf"), "f64")
     endless = aten(op, "eq.Tensor", _truth(y), step, infinity)
     finite = aten(op, "lt.Tensor", _truth(x), aten(op, "abs", x.type, x), infinity)
     kept = aten(op, "logical_and", _truth(op.results[0]), endless, finite)
-    _replace(op, aten(op, "where.self", type_, kept, x, made))
+    _replace(op, _as(op, aten(op, "where.self", type_, kept, x, made), element))
 
 
 _LARGE: Final = 1e9
@@ -315,8 +319,9 @@ def _wide(element: str) -> str:
 
 
 _ANGLES: Final = ("torch.aten.sin", "torch.aten.cos", "torch.aten.tan")
-_PI: Final = (3.141592025756836, 6.278328328335192e-07, 1.2446744343793227e-13)
-"""Parts of pi, exact to 95 bits in all. Multiples of the first two, which have 21 bits, are exact up to 2 ** 32."""
+_PI: Final = (3.141590118408203, 2.5351801014039665e-06, 1.4887094960973246e-12)
+"""Parts of pi, exact to 95 bits in all. Products of the first two, of 20 bits, with whole and half numbers up to
+2 ** 32 are exact, so it does not matter whether a processor rounds a product before it is subtracted."""
 
 
 def reduce_angles(function: Any) -> None:

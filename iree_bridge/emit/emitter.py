@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import Any
 
 from graph_api import DataType, Graph, Node, TensorAttr
-from iree_bridge.emit import gaps, int4
+from iree_bridge.emit import gaps, packed
 from iree_bridge.emit.builder import Builder, Value
 from iree_bridge.emit.corrections import reduce_angles
 from iree_bridge.emit.mlir import ir
 from iree_bridge.targets.target import Target
-from iree_bridge.targets.types import argument_form, carried, value_tensor
+from iree_bridge.targets.types import argument_form, carried, stored, value_tensor
 from iree_bridge.targets.variants import is_usual
 
 __all__ = ["RULES", "Emitter", "Value", "rule"]
@@ -102,40 +102,46 @@ class Emitter(Builder):
         if tensor.value is not None and tensor not in self._values:
             return self.splat(tensor.value, tensor.dims, dtype or carried(tensor.data_type), through=tensor.data_type)
         value = self._values[tensor]
-        return value if dtype is None else self.cast(value, dtype)
+        return self.cast(value, carried(value.dtype) if dtype is None else dtype)
 
     def write(self, node: Node, port: str, value: Value) -> None:
         """Makes ``value`` the output of ``node`` at ``port``.
 
-        Floating-point tensors are carried in the wider of their data type and the compute type, others in their type.
+        Floating-point tensors are carried in the wider of their data type and the compute type; small floats and all
+        others in their type.
         """
         tensor = node.outputs[port]
         if value.dims != tensor.dims:
             raise AssertionError(f"{node!r}: emitted {value.dims} for '{tensor.name}' {tensor.dims}")
-        carried = tensor.data_type
-        if carried.is_float and value.dtype.is_float and value.dtype.eps < carried.eps:
-            carried = value.dtype
-        self._values[tensor] = self.cast(value, carried)
+        kept = tensor.data_type
+        if kept.is_float and not kept.is_small_float and value.dtype.is_float and value.dtype.eps < kept.eps:
+            kept = value.dtype
+        self._values[tensor] = self.cast(value, kept)
 
     def _from_physical(self, tensor: TensorAttr, argument: Any) -> Value:
         layout = tensor.physical
         value = Value(argument, *argument_form(tensor))
-        if tensor.data_type is DataType.INT4:
-            value = int4.unpack(self, tensor, value)
+        if tensor.data_type.is_packed:
+            value = packed.unpack(self, tensor, value)
         if not layout.dense:
             value = gaps.gather(self, tensor, value)
         order = layout.order
         value = self.permute(value, [order.index(axis) for axis in range(len(order))])
-        return value if value.dims == tensor.dims else self.expand(value, tensor.dims)
+        value = value if value.dims == tensor.dims else self.expand(value, tensor.dims)
+        return value if value.dtype is tensor.data_type else value.named(tensor.data_type)
 
     def _store(self, tensor: TensorAttr, argument: Any, *, guarded: bool) -> None:
         layout = tensor.physical
         value = self.cast(self._values[tensor], tensor.data_type)
+        if stored(tensor.data_type) is not tensor.data_type:
+            value = value.named(stored(tensor.data_type))
         if self.target.backend == "rocm" and self._convolves and not is_usual(tensor):
             value = self.barrier(value)  # else a convolution works in this order, and gathers its image in another
         value = self.permute(value, layout.order)
         if not layout.dense:
             value = gaps.scatter(self, tensor, value, argument)
+        if tensor.data_type.is_packed:
+            value = packed.pack(self, tensor, value)
         if guarded:
             value = self._computed(value)
         ir.Operation.create("torch.overwrite.tensor.contents", operands=[value.ssa, argument])

@@ -9,12 +9,11 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from graph_api import DataType
-from graph_api.ops.sdpa import Window
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.mlir import ir
 from iree_bridge.targets.types import builtin_tensor
 
-__all__ = ["LEAST_MASK", "FusedAttention", "Tiles", "fused_attention", "visibility"]
+__all__ = ["LEAST_MASK", "FusedAttention", "Tiles", "fused_attention"]
 
 _START = -3.3e38
 """What the running maximum starts from: below every finite score, so that a row of -inf has weights exp(-inf) = 0."""
@@ -237,83 +236,3 @@ def _squeezed_mask(
         mask = e.expand(mask, (*mask.dims[:3], full[3]))
         loops.append("s")
     return mask, loops
-
-
-def visibility(
-    e: Emitter,
-    dims: tuple[int, int, int, int],
-    window: Window,
-    lengths: Sequence[Value],
-    padded: tuple[int, int] | None = None,
-) -> Value:
-    """Which query sees which key: booleans [B or 1, 1, Sq, Skv].
-
-    Made by one operation on indices, which the compiler fuses into its use; several of the torch dialect stay apart.
-
-    Args:
-        dims: (B, H, Sq, Skv).
-        lengths: of queries and keys, INT32 [B]; or nothing.
-        padded: extents to which Sq and Skv are filled up, with keys that nothing sees.
-    """
-    b, _, sq, skv = dims
-    rows, columns = padded or (sq, skv)
-    shape = (b if lengths else 1, 1, rows, columns)
-    result = builtin_tensor(shape, DataType.BOOLEAN)
-    lines = _Lines()
-    query = lines.add("arith.index_cast %row : index to i32")
-    key = lines.add("arith.index_cast %column : index to i32")
-    seen = lines.add("arith.constant true")
-    if columns > skv:
-        seen = lines.both(seen, "slt", key, lines.add(f"arith.constant {skv} : i32"))
-    if lengths:
-        seen = lines.both(seen, "slt", query, "%queries")
-        seen = lines.both(seen, "slt", key, "%keys")
-    distance = lines.add(f"arith.subi {key}, {query} : i32")
-    if window.bottom_right:
-        offset = lines.add("arith.subi %keys, %queries : i32" if lengths else f"arith.constant {skv - sq} : i32")
-        distance = lines.add(f"arith.subi {distance}, {offset} : i32")
-    far = 2 * (sq + skv)  # bounds beyond it change nothing and could overflow
-    for bound, predicate, sign in ((window.right, "sle", 1), (window.left, "sge", -1)):
-        if bound is not None:
-            limit = lines.add(f"arith.constant {sign * min(max(bound, -far), far)} : i32")
-            seen = lines.both(seen, predicate, distance, limit)
-    names = ("%queries", "%keys")[: len(lengths)]
-    kinds = [builtin_tensor(length.dims, length.dtype) for length in lengths]
-    maps = ["affine_map<(b, h, m, s) -> (b)>"] * len(lengths) + ["affine_map<(b, h, m, s) -> (b, h, m, s)>"]
-    ins = f"ins({', '.join(name + '_in' for name in names)} : {', '.join(kinds)})" if lengths else ""
-    text = f"""
-func.func private @visible({", ".join(f"{n}_in: {k}" for n, k in zip(names, kinds, strict=True))}) -> {result} {{
-  %empty = tensor.empty() : {result}
-  %made = linalg.generic {{
-    indexing_maps = [{", ".join(maps)}], iterator_types = ["parallel", "parallel", "parallel", "parallel"]
-  }} {ins} outs(%empty : {result}) {{
-  ^bb0({", ".join([*(f"{name}: i32" for name in names), "%old: i1"])}):
-    %row = linalg.index 2 : index
-    %column = linalg.index 3 : index
-    {lines.text}
-    linalg.yield {seen} : i1
-  }} -> {result}
-  return %made : {result}
-}}"""
-    return e.calls(text, lengths, [(shape, DataType.BOOLEAN)])[0]
-
-
-class _Lines:
-    """Operations of one block, each with a fresh result name."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    @property
-    def text(self) -> str:
-        return "\n    ".join(self._lines)
-
-    def add(self, operation: str) -> str:
-        name = f"%x{len(self._lines)}"
-        self._lines.append(f"{name} = {operation}")
-        return name
-
-    def both(self, condition: str, predicate: str, x: str, y: str) -> str:
-        """``condition`` and the comparison of x with y."""
-        compared = self.add(f"arith.cmpi {predicate}, {x}, {y} : i32")
-        return self.add(f"arith.andi {condition}, {compared} : i1")

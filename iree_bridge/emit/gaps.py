@@ -7,9 +7,10 @@ from typing import Any
 
 from graph_api import DataType, TensorAttr
 from graph_api.layout import nested_extents
+from iree_bridge.emit import packed
 from iree_bridge.emit.builder import Builder, Value
 from iree_bridge.emit.mlir import ir
-from iree_bridge.targets.types import ELEMENT, builtin_tensor, value_tensor
+from iree_bridge.targets.types import ELEMENT, argument_form, builtin_tensor, stored, value_tensor
 
 __all__ = ["gather", "scatter"]
 
@@ -40,8 +41,8 @@ def scatter(e: Builder, tensor: TensorAttr, value: Value, buffer: Any) -> Value:
         value = e.cast(value, DataType.INT32)
     is_element = e.cast(spread(e.splat(1, inner, DataType.INT32)), DataType.BOOLEAN)
     old = _content(e, tensor, buffer)
-    new = e.cast(spread(value), tensor.data_type)
-    return e.op("aten.where.self", (length,), tensor.data_type, is_element, new, old)
+    kind = stored(tensor.data_type)
+    return e.op("aten.where.self", (length,), kind, is_element, e.cast(spread(value), kind), old)
 
 
 def _content(e: Builder, tensor: TensorAttr, buffer: Any) -> Any:
@@ -49,7 +50,7 @@ def _content(e: Builder, tensor: TensorAttr, buffer: Any) -> Any:
 
     The compiler imports it with signed integers, which nothing after that understands; so they are read as plain bits.
     """
-    dims, dtype = (tensor.physical.extent,), tensor.data_type
+    dims, dtype = argument_form(tensor)
     torch, plain = e.type(value_tensor(dims, dtype)), e.type(builtin_tensor(dims, dtype))
     old = ir.Operation.create("torch.copy.to_vtensor", results=[torch], operands=[buffer]).result
     if not dtype.is_integer:
@@ -57,7 +58,8 @@ def _content(e: Builder, tensor: TensorAttr, buffer: Any) -> Any:
     signed = e.type(f"tensor<{dims[0]}x{ELEMENT[dtype]}>")
     found = ir.Operation.create("torch_c.to_builtin_tensor", results=[signed], operands=[old]).result
     bits = ir.Operation.create("tensor.bitcast", results=[plain], operands=[found]).result
-    return ir.Operation.create("torch_c.from_builtin_tensor", results=[torch], operands=[bits]).result
+    made = ir.Operation.create("torch_c.from_builtin_tensor", results=[torch], operands=[bits]).result
+    return packed.unpack(e, tensor, Value(made, dims, dtype)).ssa if tensor.data_type.is_packed else made
 
 
 def _nest(tensor: TensorAttr) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -10,7 +10,7 @@ from graph_api.ops.matmul import MatmulNode, batch_factors
 from iree_bridge.emit import products_cpu
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.few_rows import missing_terms
-from iree_bridge.targets.types import carried
+from iree_bridge.targets.types import multiplied
 
 __all__ = ["matmul", "product", "served_types", "widened"]
 
@@ -21,7 +21,7 @@ _BYTES = {DataType.INT8, DataType.UINT8, DataType.BOOLEAN}
 def matmul(e: Emitter, node: MatmulNode) -> None:
     """torch.aten.mm or bmm on operands of one type; the result has the compute type, in which it accumulates."""
     a, b = node.inputs["a"], node.inputs["b"]
-    types = carried(a.data_type), carried(b.data_type)
+    types = multiplied(a.data_type, is_gpu=e.target.is_gpu), multiplied(b.data_type, is_gpu=e.target.is_gpu)
     operand, result = served_types(e, types, node.compute, a.dims[-1])
     if e.target.is_gpu and operand is DataType.INT32 and not set(types) <= _BYTES:
         operand = result = (

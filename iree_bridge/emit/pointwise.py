@@ -132,52 +132,52 @@ class Elementwise:
         return self.select(self.compare("lt" if name == "maximum" else "gt", x, y.number), y, x)
 
 
-Rule = Callable[..., Value]
+ModeRule = Callable[..., Value]
 
 
-def _unary(name: str) -> Rule:
+def _unary(name: str) -> ModeRule:
     def apply(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
         return t.unary(name, x)
 
     return apply
 
 
-def _rounding(name: str) -> Rule:
+def _rounding(name: str) -> ModeRule:
     def apply(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
         return t.unary(name, x) if t.dtype.is_float else x
 
     return apply
 
 
-def _of_one(function: Callable[[Elementwise, Value], Value]) -> Rule:
+def _of_one(function: Callable[[Elementwise, Value], Value]) -> ModeRule:
     def apply(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
         return function(t, x)
 
     return apply
 
 
-def _of_two(function: Callable[[Elementwise, Value, Value], Value]) -> Rule:
+def _of_two(function: Callable[[Elementwise, Value, Value], Value]) -> ModeRule:
     def apply(t: Elementwise, a: PointwiseAttributes, x: Value, y: Value) -> Value:
         return function(t, x, y)
 
     return apply
 
 
-def _extreme(name: str) -> Rule:
+def _extreme(name: str) -> ModeRule:
     def apply(t: Elementwise, a: PointwiseAttributes, x: Value, y: Value) -> Value:
         return t.extreme(name, x, y)
 
     return apply
 
 
-def _compare(name: str) -> Rule:
+def _compare(name: str) -> ModeRule:
     def apply(t: Elementwise, a: PointwiseAttributes, x: Value, y: Value) -> Value:
         return t.truth(t.compare(name, x, y))
 
     return apply
 
 
-def _logic(name: str) -> Rule:
+def _logic(name: str) -> ModeRule:
     def apply(t: Elementwise, a: PointwiseAttributes, *operands: Value) -> Value:
         return _logical(t, name, operands)
 
@@ -316,7 +316,7 @@ def _gen_index(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
 
 
 M = PointwiseMode
-MODE_RULES: dict[PointwiseMode, Rule] = {
+MODE_RULES: dict[PointwiseMode, ModeRule] = {
     M.ABS: _unary("abs"),
     M.NEG: _unary("neg"),
     M.CEIL: _rounding("ceil"),

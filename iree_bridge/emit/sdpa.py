@@ -9,12 +9,12 @@ from typing import NamedTuple
 from fusilli_ground.late_numpy import np
 from graph_api import DataType, TensorAttr
 from graph_api.ops.sdpa import SdpaNode
+from iree_bridge.emit.attention import alibi, cut, dropout_of, element, product_type, rank_4, visible
 from iree_bridge.emit.emitter import Emitter, Value, rule
-from iree_bridge.emit.fused_attention import LEAST_MASK, FusedAttention, Tiles, fused_attention, visibility
+from iree_bridge.emit.fused_attention import LEAST_MASK, FusedAttention, Tiles, fused_attention
 from iree_bridge.emit.matmul import product
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emit.reduction import total as sums
-from iree_bridge.targets.types import TORCH_CODE
 from iree_bridge.targets.variants import MASKED_TILES, is_ragged_attention, uses_fused_attention
 
 __all__ = ["sdpa"]
@@ -45,16 +45,12 @@ class _Operands(NamedTuple):
 
 def _operands(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None = None) -> _Operands:
     q, k, v = (node.inputs[port] for port in ("q", "k", "v"))
-    kind = _product_type(e, node, q.data_type, k.data_type)
-    queries, keys, values = e.read(q, kind), e.read(k, kind), e.read(v, _product_type(e, node, v.data_type))
-    if node.attributes.padding_mask:
-        queries = _cut(e, queries, _length(e, node, "seq_len_q"))
-        keys, values = (_cut(e, x, _length(e, node, "seq_len_kv")) for x in (keys, values))
+    kind = product_type(e, node, q.data_type, k.data_type)
+    queries = cut(e, node, "seq_len_q", e.read(q, kind))
+    values = _of_keys(e, node, "v", product_type(e, node, v.data_type))
+    keys = _of_keys(e, node, "k", kind)
     mask = node.inputs.get("attn_mask")
-    bias = None
-    if mask is not None:
-        bias = e.read(mask)
-        bias = e.reshape(bias, (*(1,) * (4 - len(bias.dims)), *bias.dims))
+    bias = None if mask is None else rank_4(e, e.read(mask))
     if padded:
         queries, keys, values = (
             _filled(e, x, size) for x, size in ((queries, padded[0]), (keys, padded[1]), (values, padded[1]))
@@ -62,7 +58,37 @@ def _operands(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None = None)
         if bias is not None:
             more = [(0, to - size if size > 1 else 0) for size, to in zip(bias.dims[2:], padded, strict=True)]
             bias = e.pad(bias, more)
-    return _Operands(queries, keys, values, bias, _visible(e, node, padded))
+    if node.attributes.alibi_mask:
+        t = Elementwise(e, node.compute)
+        slopes = alibi(t, node.score_dims, padded or node.score_dims[2:])
+        bias = slopes if bias is None else t.add(e.cast(bias, node.compute), slopes)
+    return _Operands(queries, keys, values, bias, visible(e, node, padded))
+
+
+def _of_keys(e: Emitter, node: SdpaNode, port: str, kind: DataType) -> Value:
+    """k or v, [B, H, Skv, D]: its pages one after the other, zeros behind the lengths."""
+    x = e.read(node.inputs[port]) if node.is_paged(port) else e.read(node.inputs[port], kind)
+    if node.is_paged(port):
+        x = e.cast(_gathered(e, node, port, x), kind)
+    return cut(e, node, "seq_len_kv", x)
+
+
+def _gathered(e: Emitter, node: SdpaNode, port: str, x: Value) -> Value:
+    """The pages that a table names, in the order of the keys.
+
+    What is computed of a container is in memory first: in the kernel that gathers, the compiler keeps it in the private
+    memory of threads, and each reads what others have.
+    """
+    tensor = node.inputs[port]
+    if tensor not in e.graph.arguments().inputs or not tensor.physical.dense:
+        x = e.barrier(x)
+    pages, heads, rows, size = x.dims
+    batch, _, count, _ = node.inputs[f"page_table_{port}"].dims
+    table = e.reshape(e.read(node.inputs[f"page_table_{port}"], DataType.INT64), (batch * count,))
+    table = e.op("aten.clamp", table.dims, table.dtype, table, 0, pages - 1)
+    x = e.op("aten.index_select", (batch * count, heads, rows, size), x.dtype, x, 0, table)
+    x = e.permute(e.reshape(x, (batch, count, heads, rows, size)), [0, 2, 1, 3, 4])
+    return e.slice(e.reshape(x, (batch, heads, count * rows, size)), 2, 0, node.score_dims[3])
 
 
 def _filled(e: Emitter, x: Value, size: int) -> Value:
@@ -106,33 +132,6 @@ def _filled_up(size: int) -> int:
     return size + -size % tile
 
 
-def _cut(e: Emitter, x: Value, length: Value) -> Value:
-    """Zeros behind the length: what stands there may be anything, NaN too, and 0 * NaN is NaN."""
-    size = x.dims[2]
-    line = e.op("aten.arange", (size,), DataType.INT32, size, TORCH_CODE[DataType.INT32], None, None, None)
-    positions = e.reshape(line, (1, 1, size, 1))
-    inside = e.op("aten.lt.Tensor", (x.dims[0], 1, size, 1), DataType.BOOLEAN, positions, length)
-    return e.op("aten.where.self", x.dims, x.dtype, inside, x, e.splat(0.0, (1, 1, 1, 1), x.dtype))
-
-
-def _product_type(e: Emitter, node: SdpaNode, *types: DataType) -> DataType:
-    """The type in which operands are multiplied: their own if it is one, no wider than the compute type."""
-    only = types[0] if len(set(types)) == 1 else node.compute
-    if only is DataType.BFLOAT16 and e.target.chip == "gfx908":
-        return DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
-    return only if only.eps >= node.compute.eps else node.compute
-
-
-def _visible(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None) -> Value | None:
-    """Which query sees which key by window and lengths, as booleans that broadcast to the scores; None: every one."""
-    window, masked = node.attributes.window, node.attributes.padding_mask
-    batch, _, _, keys = node.score_dims
-    if window.is_open and not masked and (padded is None or padded[1] == keys):
-        return None
-    lengths = [e.reshape(_length(e, node, port), (batch,)) for port in ("seq_len_q", "seq_len_kv") if masked]
-    return visibility(e, node.score_dims, window, lengths, padded)
-
-
 # ---- the two ways --------------------------------------------------------------------------------------------------
 
 
@@ -143,7 +142,7 @@ def _fused(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     t = Elementwise(e, DataType.FLOAT)
     q, scale = x.q, node.constant_scale
     if scale is None:
-        q, scale = e.cast(t.mul(e.cast(q, DataType.FLOAT), _scale_tensor(e, node)), q.dtype), 1.0
+        q, scale = e.cast(t.mul(e.cast(q, DataType.FLOAT), element(e, node, "scale")), q.dtype), 1.0
     mask = _fused_mask(t, x)
     if tiles:
         mask = _mask_of_tiles(e, node, mask, x.visible)
@@ -199,7 +198,8 @@ def _mask_of_tiles(e: Emitter, node: SdpaNode, mask: Value | None, visible: Valu
         return e.splat(0.0, (1, 1, 1, node.score_dims[3]), DataType.FLOAT)
     if visible is None:
         return mask
-    return e.barrier(mask if node.inputs.get("attn_mask") else e.cast(mask, DataType.HALF))
+    of_numbers = node.attributes.alibi_mask or "attn_mask" in node.inputs
+    return e.barrier(mask if of_numbers else e.cast(mask, DataType.HALF))
 
 
 def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
@@ -207,7 +207,7 @@ def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     t = Elementwise(e, node.compute)
     scores = product(e, x.q, e.permute(x.k, [0, 1, 3, 2]), node.compute, across=True)
     scale = node.constant_scale
-    scores = t.mul(scores, _scale_tensor(e, node)) if scale is None else t.scale(scores, scale)
+    scores = t.mul(scores, element(e, node, "scale")) if scale is None else t.scale(scores, scale)
     if x.mask is not None:
         scores = t.add(scores, e.cast(x.mask, node.compute))
     if x.visible is not None:
@@ -221,10 +221,15 @@ def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     total = _reduce(e, "sum", weights)
     if logit is not None:
         total = t.add(total, t.unary("exp", t.sub(logit, finite)))
+    kept = dropout_of(e, node)
+    if kept is not None:
+        weights = t.mul(weights, kept)
+        if "dropout_scale" in node.inputs:
+            weights = t.mul(weights, element(e, node, "dropout_scale"))
     o = product(e, e.cast(weights, x.v.dtype), x.v, node.compute, across=False)
     o = t.div(o, t.select(t.compare("eq", total, 0.0), t.constant(1.0, total), total))
     stats = t.add(shift, t.unary("log", total)) if "stats" in node.outputs else total
-    return {"o": o, "stats": stats, "max": top, "sum_exp": total}
+    return {"o": o, "stats": stats, "max": shift, "sum_exp": total}
 
 
 def _reduce(e: Emitter, name: str, value: Value) -> Value:
@@ -238,14 +243,6 @@ def _reduce(e: Emitter, name: str, value: Value) -> Value:
 # ---- small things --------------------------------------------------------------------------------------------------
 
 
-def _scale_tensor(e: Emitter, node: SdpaNode) -> Value:
-    return e.reshape(e.read(node.inputs["scale"], node.compute), (1, 1, 1, 1))
-
-
 def _sink(e: Emitter, node: SdpaNode) -> Value | None:
     sink = node.inputs.get("sink_token")
     return None if sink is None else e.read(sink, node.compute)
-
-
-def _length(e: Emitter, node: SdpaNode, port: str) -> Value:
-    return e.read(node.inputs[port], DataType.INT32)

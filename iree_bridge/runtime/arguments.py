@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from graph_api.dtypes import DataType
 from graph_api.errors import ExecutionError
 from graph_api.tensor import TensorAttr
-from iree_bridge.devices.buffers import ELEMENT_TYPES, Memory, examine
+from iree_bridge.devices.buffers import ELEMENT_TYPES, StridedMemory, examine
 from iree_bridge.targets.types import argument_form
 
 __all__ = ["Argument", "PackReader", "check_outputs_apart"]
@@ -51,25 +50,25 @@ class Argument:
         self.has_gaps = not tensor.physical.dense
         self.nbytes = tensor.nbytes
         self._dims, self._strides, self._dtype = tensor.dims, tensor.strides, tensor.data_type.numpy
-        if tensor.data_type is DataType.INT4:  # numpy has no type of half a byte, so its memory is a row of bytes
+        if tensor.data_type.is_packed:  # numpy has no type of less than a byte, so its memory is a row of bytes
             self._dims, self._strides, self._dtype = (tensor.nbytes,), (1,), np.dtype(np.uint8)
 
     def check(
         self, value: object, device: tuple[str, int], *, stream: int | None = None, may_copy: bool = False
-    ) -> Memory:
+    ) -> StridedMemory:
         """The memory of ``value``.
 
         Args:
-            value: numpy array or DLPack object; of INT4 its bytes, or an array of the values.
+            value: numpy array or DLPack object; of a packed type its bytes, or an array of the values.
             device: where the code runs; host memory fits every device.
             stream: see ``buffers.examine``.
-            may_copy: memory that is made of INT4 values may stand for them.
+            may_copy: memory that is made of values of a packed type may stand for them.
 
         Raises:
             ExecutionError: it does not fit; the message has tensor, expected, got and fix.
         """
         memory = examine(self.tensor.name, value, stream=stream)
-        if self.tensor.data_type is DataType.INT4 and memory.dtype != self._dtype:
+        if self.tensor.data_type.is_packed and memory.dtype != self._dtype:
             memory = self._packed(memory, may_copy=may_copy)
         if memory.device[0] != "cpu" and memory.device != device:
             here, there = (_device_name(place) for place in (device, memory.device))
@@ -103,14 +102,18 @@ class Argument:
         """Shape, byte strides and dtype of the arrays that are the argument's memory as they are."""
         return self._dims, tuple(stride * self._dtype.itemsize for stride in self._strides), self._dtype
 
-    def _packed(self, values: Memory, *, may_copy: bool) -> Memory:
-        """New memory that holds the values of an INT4 tensor."""
+    def _packed(self, values: StridedMemory, *, may_copy: bool) -> StridedMemory:
+        """New memory that holds the values of a packed tensor."""
         if values.dtype != self.tensor.data_type.numpy or not isinstance(values.owner, np.ndarray):
-            fix = "give its bytes, tensor.pack(values), or its values with .astype(ml_dtypes.int4)"
-            raise self._misfit("dtype", "uint8 (its bytes) or int4 (its values)", values.dtype, fix)
+            kind = self.tensor.data_type.numpy
+            fix = f"give its bytes, tensor.pack(values), or its values with .astype(ml_dtypes.{kind})"
+            raise self._misfit("dtype", f"uint8 (its bytes) or {kind} (its values)", values.dtype, fix)
+        if self.is_output:
+            fix = "give zeros of that shape, and make values of them afterwards with tensor.unpack(array)"
+            raise self._misfit("memory", f"uint8 [{self.nbytes}]", f"values of {values.dtype}", fix)
         if not may_copy:
             fix = "a bound call reads the same memory each time; give tensor.pack(values), or name it in constants"
-            raise self._misfit("memory", f"uint8 [{self.nbytes}]", "values of int4", fix)
+            raise self._misfit("memory", f"uint8 [{self.nbytes}]", f"values of {values.dtype}", fix)
         if values.dims != self.tensor.dims:
             raise self._misfit("dims", self.tensor.dims, values.dims, f"reshape it to {self.tensor.dims}")
         return examine(self.tensor.name, self.tensor.pack(values.owner))

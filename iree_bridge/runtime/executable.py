@@ -14,7 +14,7 @@ from fusilli_ground.locks import fork_safe_lock
 from graph_api.errors import ExecutionError
 from graph_api.graph import Arguments
 from graph_api.tensor import TensorAttr
-from iree_bridge.devices.buffers import Memory
+from iree_bridge.devices.buffers import StridedMemory
 from iree_bridge.devices.device import Device, Driver, inherited_driver
 from iree_bridge.devices.iree_runtime import VmModule, reason
 from iree_bridge.runtime.arguments import Argument, PackReader
@@ -140,15 +140,16 @@ class Executable:
                 with ``__dlpack__``, of the tensor's logical dims, dtype and strides (those of size-1 dims do not
                 count), writable if it is an output. Host memory is accepted by every device. Buffers that do not start
                 at a multiple of 64 bytes, and an output that shares memory with an input, are served through a copy.
-                INT4: the bytes of the tensor, uint8 ``[nbytes]`` as ``TensorAttr.pack`` makes them, or a numpy array
-                of its values (``ml_dtypes.int4``), which is packed for the call.
+                Types whose elements share bytes: the bytes of the tensor, uint8 ``[nbytes]`` as ``TensorAttr.pack``
+                makes them and ``unpack`` takes them, or, of an input, a numpy array of its values (``ml_dtypes.int4``
+                and the like), which is packed for the call.
 
         Raises:
             ExecutionError: a buffer does not fit (nothing is launched then), or the device reports a failure.
         """
         key = self._reader.quick_key(pack)
         if key is None:
-            # Referenced until the launch: they keep exported copies alive, and what INT4 values were packed into.
+            # Referenced until the launch: they keep exported copies alive, and what values were packed into.
             memories = self._checked(pack)
             key = self._key(memories)
         self._launch(key)
@@ -157,7 +158,7 @@ class Executable:
         """Checks and binds buffers once, for calls that launch at once.
 
         Args:
-            pack: as for ``run``, but values of INT4 inputs only for ``constants``.
+            pack: as for ``run``, but values of packed inputs only for ``constants``.
             constants: inputs whose contents will not change any more, in place of which a prepared form may be used.
 
         Raises:
@@ -232,15 +233,15 @@ class Executable:
             return -1  # the device is waited for before a launch
         return 1 if self.device.kind == "cuda" and stream == 0 else stream
 
-    def _checked(self, pack: Mapping[Any, object], packable: set[Argument] | None = None) -> list[Memory]:
-        """The memory of all arguments; ``packable``: those that may be given as INT4 values, None for all."""
+    def _checked(self, pack: Mapping[Any, object], packable: set[Argument] | None = None) -> list[StridedMemory]:
+        """The memory of all arguments; ``packable``: those that may come as values of a packed type, None for all."""
         values, stream = self._reader.values(pack), self._reading_stream()
         return [
             argument.check(value, self._place, stream=stream, may_copy=packable is None or argument in packable)
             for argument, value in zip(self._arguments, values, strict=True)
         ]
 
-    def _key(self, memories: Sequence[Memory]) -> Key:
+    def _key(self, memories: Sequence[StridedMemory]) -> Key:
         key = tuple(memory.pointer for memory in memories)
         if self.device.is_gpu:
             mask = sum((memory.device[0] == "cpu") << index for index, memory in enumerate(memories))

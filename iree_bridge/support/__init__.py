@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from fusilli_ground.discovery import import_files
-from graph_api import DataType, Graph, GraphError, NotSupportedError, Support, TensorAttr
+from graph_api import Graph, GraphError, NotSupportedError, Support, TensorAttr
 from graph_api.layout import nested_extents
 from iree_bridge.support.rules import NODE_RULES, Decline
 from iree_bridge.targets.target import Target
-from iree_bridge.targets.types import TORCH_CODE, carried
+from iree_bridge.targets.types import SERVED
 
 __all__ = ["support"]
 
@@ -36,9 +36,8 @@ def support(graph: Graph, target: Target) -> Support:
     if not isinstance(target, Target):
         raise NotSupportedError("", "target", f"expected a Target, got {target!r}; use Target.parse(name)")
     graph.validate()
-    written = {tensor for node in graph.nodes for tensor in node.outputs.values()}
     for tensor in graph.tensors:
-        if (reason := _tensor_reason(tensor, is_written=tensor in written)) is not None:
+        if (reason := _tensor_reason(tensor)) is not None:
             return Support.no(reason[1], node=tensor.name, rule=reason[0])
     for node in graph.nodes:
         rule = NODE_RULES.get(node.op)
@@ -51,15 +50,10 @@ def support(graph: Graph, target: Target) -> Support:
     return Support.yes()
 
 
-def _tensor_reason(tensor: TensorAttr, *, is_written: bool) -> tuple[str, str] | None:
-    if carried(tensor.data_type) not in TORCH_CODE:
-        known = ", ".join([*(dtype.name for dtype in TORCH_CODE), "INT4 inputs"])
+def _tensor_reason(tensor: TensorAttr) -> tuple[str, str] | None:
+    if tensor.data_type not in SERVED:
+        known = ", ".join(dtype.name for dtype in SERVED)
         return "dtype", f"tensor '{tensor.name}' is {tensor.data_type.name}; served are {known}"
-    if tensor.data_type is DataType.INT4 and is_written:
-        return "dtype", (
-            f"tensor '{tensor.name}' is INT4 and written by a node: how its 4 bits round and what they do with larger "
-            "values is nowhere defined; INT4 is served for inputs, make this one INT8"
-        )
     if not tensor.is_virtual and nested_extents(tensor.dims, tensor.strides) is None:
         return "strides", (
             f"tensor '{tensor.name}': strides {tensor.strides} of dims {tensor.dims} do not nest: each must be a "

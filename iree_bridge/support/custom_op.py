@@ -5,7 +5,7 @@ from __future__ import annotations
 from graph_api.ops.custom_op import CustomOpNode
 from iree_bridge.support.rules import Decline, support_rule
 from iree_bridge.targets.target import Target
-from iree_bridge.targets.types import ELEMENT
+from iree_bridge.targets.types import TORCH_CODE
 
 __all__ = ["PREFIX", "custom_op"]
 
@@ -23,7 +23,7 @@ def custom_op(node: CustomOpNode, target: Target) -> None:
         shown = repr(identity)[:80]
         raise Decline("custom_op_id", f"custom_op_id {shown} belongs to another engine; ours begin with {PREFIX!r}")
     for tensor in (*node.inputs.values(), *node.outputs.values()):
-        if tensor.data_type not in ELEMENT:
+        if tensor.data_type not in TORCH_CODE:
             raise Decline("dtype", f"tensor '{tensor.name}': the torch dialect has no type {tensor.data_type.name}")
     from iree_bridge.emit.custom.template import CustomTextError, checked_text  # a tokenizer, for few graphs
 

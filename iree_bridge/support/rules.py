@@ -7,10 +7,10 @@ from typing import Any
 
 from iree_bridge.targets.target import Target
 
-__all__ = ["NODE_RULES", "Decline", "Rule", "support_rule"]
+__all__ = ["NODE_RULES", "Decline", "SupportRule", "support_rule"]
 
-Rule = Callable[[Any, Target], None]
-NODE_RULES: dict[str, Rule] = {}
+SupportRule = Callable[[Any, Target], None]
+NODE_RULES: dict[str, SupportRule] = {}
 """The rule of each served operation by name; an operation without one is declined."""
 
 
@@ -23,10 +23,10 @@ class Decline(Exception):  # noqa: N818 - an answer on its way up, not an error
         super().__init__(reason)
 
 
-def support_rule(op: str) -> Callable[[Rule], Rule]:
+def support_rule(op: str) -> Callable[[SupportRule], SupportRule]:
     """Decorator: registers the support rule of operation ``op``."""
 
-    def register(function: Rule) -> Rule:
+    def register(function: SupportRule) -> SupportRule:
         if op in NODE_RULES:
             raise ValueError(
                 f"operation {op!r} has the support rules of {NODE_RULES[op].__module__} and {function.__module__}"

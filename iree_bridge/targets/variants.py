@@ -100,14 +100,15 @@ def uses_fused_attention(node: SdpaNode, target: Target) -> bool:
     """Whether ``target`` computes the node as one fused operation, which exists in FLOAT only.
 
     The compiler crashes on a single key, and does not distribute a single query of a single head, nor for CUDA those of
-    a single head in 16 bits that 16 does not divide.
+    a single head in 16 bits that 16 does not divide. Its operation has no place between weights and values for a
+    dropout's mask.
     """
     batch, heads, queries, keys = node.score_dims
     composite = node.attributes.implementation is AttentionImplementation.COMPOSITE
     fits = keys > 1 and batch * heads * queries > 1
     if target.backend == "cuda" and batch * heads == 1 and node.inputs["q"].data_type is not DataType.FLOAT:
         fits = fits and queries % 16 == 0
-    return target.is_gpu and node.compute is DataType.FLOAT and fits and not composite
+    return target.is_gpu and node.compute is DataType.FLOAT and fits and not composite and not node.drops
 
 
 def is_ragged_attention(node: Node, target: Target) -> bool:
@@ -122,6 +123,7 @@ def is_ragged_attention(node: Node, target: Target) -> bool:
     q, k, v = (node.inputs[port] for port in "qkv")
     types = {tensor.data_type for tensor in (q, k, v)}
     fits = types == {DataType.HALF} or (types == {DataType.BFLOAT16} and target.chip != "gfx908")
+    fits = fits and not (node.is_paged("k") or node.is_paged("v"))
     fits = fits and queries > 1 and {q.dims[3], v.dims[3]} <= {16, 32, 64, 128}  # such as threads share out evenly
     return fits and bool(queries % 16 or keys % 16) and math.prod(node.score_dims) <= _SMALL_ATTENTION
 

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from graph_api import AttentionImplementation, DataType, DiagonalAlignment, Graph
+from graph_api import AttentionImplementation, DataType, DiagonalAlignment, Graph, PointwiseMode
 from tests.cases import OpCase, Pack
 
 D = DataType
@@ -264,6 +264,7 @@ def _option_cases() -> list[OpCase]:
         _case("scale_tensor", _SMALL, D.HALF, scale=D.FLOAT, fast=True),
         _case("scale_tensor_f16", _SMALL, D.HALF, scale=D.HALF),
         _case("sink", _SMALL, D.HALF, sink=True, generate_stats=True),
+        _case("sink_parts", _SMALL, D.HALF, sink=True, parts=True),
         _case("sink_dead", _SMALL, D.FLOAT, sink=True, generate_stats=True, bias=(9, 12), inputs=_dead_rows),
         _case("hints", _SMALL, D.HALF, mma_core_mode=D.FLOAT, implementation=AttentionImplementation.COMPOSITE),
         _case("no_dropout", _SMALL, D.HALF, dropout_probability=0.0),
@@ -308,6 +309,165 @@ def _input_cases() -> list[OpCase]:
     return cases
 
 
+# ---- what cuDNN's front end says of options that hipDNN's schema has ------------------------------------------------
+
+
+def _ones_and_zeros(graph: Graph) -> Pack:
+    """A dropout of a third, with its scale if there is one."""
+    pack = graph.random_inputs(seed=11)
+    mask = pack[graph.find("dropout_mask")]
+    mask[...] = (np.random.default_rng(12).random(mask.shape) < 2 / 3).astype(mask.dtype)
+    for tensor, array in pack.items():
+        if tensor.name == "dropout_scale":
+            array[...] = 1.5
+    return pack
+
+
+def _dropout(dims: Dims, dtype: DataType, *, scaled: bool = True) -> Callable[[Graph, Any], dict[str, Any]]:
+    def extra(g: Graph, _: Any) -> dict[str, Any]:
+        made = {"dropout_mask": g.tensor("dropout_mask", dim=dims, data_type=dtype)}
+        if scaled:
+            made["dropout_scale"] = g.tensor("dropout_scale", dim=(1, 1, 1, 1), data_type=D.FLOAT)
+        return made
+
+    return extra
+
+
+def _blocks(dims: Dims) -> Callable[[Graph, Any], dict[str, Any]]:
+    return lambda g, _: {"block_mask": g.tensor("block_mask", dim=dims, data_type=D.UINT8)}
+
+
+def _some_blocks(graph: Graph) -> Pack:
+    """Bits of all kinds; in the first head the first queries see nothing."""
+    pack = graph.random_inputs(seed=13)
+    blocks = pack[graph.find("block_mask")]
+    blocks[...] = np.random.default_rng(14).integers(0, 256, blocks.shape)
+    blocks[0, 0, 0] = 0
+    return pack
+
+
+def paged_graph(
+    pages: int,
+    rows: int,
+    tables: str = "kv",
+    dtype: DataType = D.HALF,
+    *,
+    keys: int | None = None,
+    sizes: Sequence[int] = (2, 4, 2, 2, 3, 16, 8),
+    count: int = 4,
+    kind: DataType = D.INT32,
+    layout: str = "BHSD",
+    computed: bool = False,
+    **options: Any,
+) -> Graph:
+    """Attention on ``pages`` pages of ``rows`` keys.
+
+    ``tables``: which operands have them; ``sizes``: B, H, Hk, Hv, Sq, D, Dv.
+    """
+    b, h, hk, hv, sq, d, dv = sizes
+    g = Graph("paged", io_data_type=dtype)
+    length = rows * count if keys is None else keys
+    shapes = {name: (pages, heads, rows, size) if name in tables else (b, heads, length, size)
+              for name, heads, size in (("k", hk, d), ("v", hv, dv))}  # fmt: skip
+    q = g.tensor("q", dim=(b, h, sq, d))
+    k, v = (g.tensor(name, dim=dims, stride=_strides(dims, layout)) for name, dims in shapes.items())
+    if computed:
+        k, v = (g.pointwise(PointwiseMode.MUL, x, g.scalar(0.5, data_type=D.FLOAT)) for x in (k, v))
+    for name in tables:
+        options[f"page_table_{name}"] = g.tensor(f"table_{name}", dim=(b, 1, count, 1), data_type=kind)
+    if options.pop("lengths", False):
+        for name in ("seq_len_q", "seq_len_kv"):
+            options[name] = g.tensor(name, dim=(b, 1, 1, 1), data_type=D.INT32)
+        options["padding_mask"] = True
+    o, stats = g.sdpa(q, k, v, max_seq_len_kv=keys if tables == "kv" else None, **options)
+    o.set_name("o").set_output()
+    if stats is not None:
+        stats.set_output()
+    return g
+
+
+def _tables(numbers: Callable[[np.random.Generator, Dims, int], Any]) -> Callable[[Graph], Pack]:
+    def inputs(graph: Graph) -> Pack:
+        pack, rng = graph.random_inputs(seed=15), np.random.default_rng(16)
+        for name in ("k", "v"):
+            table = next((tensor for tensor in pack if tensor.name == f"table_{name}"), None)
+            if table is not None:
+                pack[table][...] = numbers(rng, table.dims, graph.find(name).dims[0])
+        for tensor, array in pack.items():
+            if tensor.name.startswith("seq_len"):
+                array[:, 0, 0, 0] = [2, 3] if tensor.name == "seq_len_q" else [5, 14]
+        return pack
+
+    return inputs
+
+
+def _any_pages(rng: np.random.Generator, dims: Dims, pages: int) -> Any:
+    return rng.integers(0, pages, dims)
+
+
+def _outside(rng: np.random.Generator, dims: Dims, pages: int) -> Any:
+    """Half of the numbers name no page."""
+    return np.where(rng.random(dims) < 0.5, rng.integers(-(2**31), 2**31, dims), rng.integers(-2, pages + 2, dims))
+
+
+def _paged(name: str, *arguments: Any, numbers: Any = _any_pages, fast: bool = False, **options: Any) -> OpCase:
+    return OpCase(f"paged_{name}", lambda: paged_graph(*arguments, **options), inputs=_tables(numbers), fast=fast)
+
+
+def _cudnn_cases() -> list[OpCase]:
+    causal = {"alibi_mask": True, "causal_mask": True}
+    square = (1, 4, 2, 2, 12, 12, 16, 8)
+    cases = [
+        _case("alibi", _SMALL, D.FLOAT, fast=True, generate_stats=True, **causal),
+        _case("alibi_f16", square, D.HALF, **causal),
+        _case("alibi_6_heads", (1, 6, 3, 1, 17, 17, 16, 16), D.BFLOAT16, **causal),
+        _case("alibi_1_head", (2, 1, 1, 1, 5, 5, 8, 8), D.FLOAT, **causal),
+        _case("alibi_16_tokens", (1, 12, 12, 12, 16, 16, 16, 16), D.HALF, **causal),
+        _case("alibi_window", square, D.HALF, alibi_mask=True, diagonal_band_left_bound=3, diagonal_band_right_bound=0),
+        _case("alibi_bias", square, D.HALF, bias=(1, 4, 12, 12), **causal),
+        _case("alibi_f64", _SMALL, D.DOUBLE, compute_data_type=D.DOUBLE, **causal),
+        _case("alibi_lengths", _SMALL, D.FLOAT, lengths=D.INT32, inputs=_lengths([5, 9], [12, 7]), **causal),
+    ]
+    for name, dims, dtype in (
+        ("full", (2, 4, 9, 12), D.HALF),
+        ("heads", (2, 1, 9, 12), D.FLOAT),
+        ("batch", (1, 4, 9, 12), D.BFLOAT16),
+        ("row", (9, 12), D.DOUBLE),
+    ):
+        io = D.HALF if dtype is D.FLOAT else dtype
+        compute = {"compute_data_type": D.DOUBLE} if dtype is D.DOUBLE else {}
+        cases.append(_case(f"dropout_{name}", _SMALL, io, extra=_dropout(dims, dtype), inputs=_ones_and_zeros,
+                           fast=name == "full", generate_stats=True, **compute))  # fmt: skip
+    cases += [
+        _case("dropout_unscaled", _SMALL, D.FLOAT, extra=_dropout((2, 4, 9, 12), D.FLOAT, scaled=False),
+              inputs=_ones_and_zeros, causal_mask=True),
+        _case("dropout_sink", _SMALL, D.HALF, extra=_dropout((2, 4, 9, 12), D.HALF), inputs=_ones_and_zeros, sink=True),
+        _case("blocks", (1, 2, 1, 1, 140, 300, 16, 16), D.HALF, extra=_blocks((1, 2, 2, 1)), inputs=_some_blocks),
+        _case("blocks_small", _SMALL, D.FLOAT, extra=_blocks((2, 4, 1, 1)), inputs=_some_blocks, generate_stats=True,
+              fast=True),
+        _case("blocks_9", (1, 1, 1, 1, 3, 1030, 8, 8), D.FLOAT, extra=_blocks((1, 1, 1, 2)), inputs=_some_blocks,
+              causal_mask_bottom_right=True),
+        _paged("kv", 7, 4, fast=True),
+        _paged("outside", 7, 4, numbers=_outside, fast=True),
+        _paged("one_page", 1, 16, count=1, dtype=D.FLOAT, numbers=_outside),
+        _paged("page_of_1", 9, 1, dtype=D.FLOAT),
+        _paged("length", 7, 4, keys=13, generate_stats=True),
+        _paged("k_only", 5, 4, "k", dtype=D.BFLOAT16),
+        _paged("v_only", 5, 4, "v", dtype=D.FLOAT, kind=D.INT64),
+        _paged("bshd", 7, 4, layout="BSHD", dtype=D.BFLOAT16),
+        _paged("gaps", 7, 4, layout="PADDED", fast=True),
+        _paged("qkv", 7, 4, layout="QKV", dtype=D.FLOAT),
+        _paged("computed", 7, 4, computed=True),
+        _paged("computed_f32", 7, 4, computed=True, dtype=D.FLOAT, layout="BSHD"),
+        _paged("lengths", 7, 4, keys=15, lengths=True, generate_stats=True),
+        _paged("causal", 7, 4, causal_mask_bottom_right=True, dtype=D.FLOAT),
+        _paged("mqa", 20, 16, sizes=(3, 8, 1, 1, 1, 64, 64), count=5),
+        _paged("long", 40, 16, sizes=(1, 2, 2, 1, 32, 64, 32), count=16, keys=250, causal_mask_bottom_right=True),
+        _paged("f64", 7, 4, dtype=D.DOUBLE, compute_data_type=D.DOUBLE),
+    ]  # fmt: skip
+    return cases
+
+
 def _same_tensor() -> Graph:
     g = Graph("self", io_data_type=D.HALF)
     x = g.tensor("x", dim=(1, 2, 7, 8))
@@ -331,15 +491,11 @@ def _port(name: str, dims: Dims, dtype: DataType, *, output: bool = False) -> Ca
 
 _DECLINED = [
     _decline("alibi", "alibi_mask", alibi_mask=True),
+    _decline("alibi_bottom_right", "alibi_mask", alibi_mask=True, causal_mask_bottom_right=True),
     _decline("dropout", "dropout_probability", dropout_probability=0.1),
-    _decline("dropout_mask", "dropout_mask", extra=_port("dropout_mask", (2, 4, 9, 12), D.HALF)),
-    _decline("paged", "page_table_k", extra=_port("page_table_k", (2, 1, 3, 1), D.INT32)),
-    _decline("paged_length", "max_seq_len_kv", max_seq_len_kv=64),
-    _decline("block_mask", "block_mask", extra=_port("block_mask", (2, 4, 1, 1), D.UINT8)),
     _decline("descale", "descale_q", extra=_port("descale_q", (1, 1, 1, 1), D.FLOAT)),
     _decline("amax", "amax_o", extra=_port("amax_o", (1, 1, 1, 1), D.FLOAT, output=True)),
     _decline("rng_dump", "rng_dump", extra=_port("rng_dump", (2, 4, 9, 12), D.HALF, output=True)),
-    _decline("sink_parts", "sink_token", sink=True, parts=True),
     _case("declined_fp8", _SMALL, D.FP8_E4M3, declined=dict.fromkeys(_ALL, "dtype")),
 ]
 
@@ -347,6 +503,7 @@ CASES = [
     *_option_cases(),
     *_length_cases(),
     *_input_cases(),
+    *_cudnn_cases(),
     OpCase("same_tensor", _same_tensor, dims={"o": (1, 2, 7, 8)}),
     *(_case(name, sizes, dtype, **options) for name, (sizes, dtype, options) in _ROWS.items()),
     *_DECLINED,

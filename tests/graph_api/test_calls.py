@@ -41,6 +41,8 @@ def valid(g: Graph) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
         "batchnorm": ((x, c, c), {"epsilon": 1e-5}),
         "batchnorm_inference": ((x, c, c, c, c), {}),
         "batchnorm_inference_variance_ext": ((x, c, c, c, c), {"epsilon": 1e-5}),
+        "block_scale_dequantize": ((x, t(2, 4, 6, 1)), {"block_size": (6,)}),
+        "block_scale_quantize": ((x,), {"block_size": 6}),
         "conv_dgrad": ((t(2, 4, 4, 4), w), {}),
         "conv_fprop": ((x, w), {}),
         "conv_wgrad": ((t(2, 4, 4, 4), x), {}),
@@ -53,6 +55,7 @@ def valid(g: Graph) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
         "rmsnorm": ((x, t(1, 1, 1, 6)), {"epsilon": 1e-5}),
         "scalar": ((1.0,), {}),
         "sdpa": ((q, q, q), {}),
+        "sdpa_backward": ((q, q, q, q, q, t(2, 4, 6, 1)), {}),
         "tensor": (("own",), {"dim": (2, 3)}),
     }
 
@@ -85,7 +88,7 @@ def test_a_misspelt_word_is_recognised(method: str) -> None:
     for word in inspect.signature(getattr(g, method)).parameters:
         if len(word) > 4:
             with pytest.raises(GraphError, match=f"did you mean {word}"):
-                getattr(g, method)(*args, **kwargs, **{word[:-1] + "_": 1})
+                getattr(g, method)(*args, **kwargs, **{word[:-1] + "_" + word[-1]: 1})
 
 
 @pytest.mark.parametrize("method", BUILDERS)
@@ -152,8 +155,11 @@ WORDS: list[tuple[str, str, str]] = [
     ("sdpa", "sliding_window_length", "diagonal_band_left_bound"),
     ("sdpa", "use_causal_mask", "causal_mask"),
     ("sdpa", "enable_gqa", "grouped heads follow"),
-    ("sdpa", "paged_attention_k_table", "other_inputs"),
-    ("sdpa", "page_table_v", "other_inputs"),
+    ("sdpa", "paged_attention_k_table", "page_table_k"),
+    ("sdpa", "descale_q", "other_inputs"),
+    ("sdpa_backward", "dO", "did you mean do"),
+    ("sdpa_backward", "dBias", "did you mean dbias"),
+    ("sdpa_backward", "use_causal_mask", "causal_mask"),
     ("sdpa", "query", "did you mean q"),
     ("tensor", "shape", "did you mean dim"),
     ("tensor", "dims", "did you mean dim"),

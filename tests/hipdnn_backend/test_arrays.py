@@ -155,13 +155,26 @@ def test_other_layouts_and_types() -> None:
         addresses(operands(nhwc), pack(_1=array.view(np.float16)), MEMORY)
 
 
-def test_types_below_a_byte_come_as_buffers() -> None:
-    four = tensor(1, (3, 5), (5, 1), data_type=DataType.FP4_E2M1)
-    assert extent(four) == 8
-    with pytest.raises(PackError, match="arrays have no type FP4_E2M1; give a buffer or an address"):
-        addresses(operands(four), pack(_1=np.zeros((3, 5), np.int8)), MEMORY)
-    with MEMORY.allocate(8) as buffer:
-        assert addresses(operands(four), pack(_1=buffer), MEMORY)[1] == buffer.address
+@pytest.mark.parametrize(
+    ("data_type", "dtype", "size"),
+    [
+        (DataType.FP4_E2M1, ml_dtypes.float4_e2m1fn, 8),
+        (DataType.FP6_E2M3, ml_dtypes.float6_e2m3fn, 12),
+        (DataType.FP6_E3M2, ml_dtypes.float6_e3m2fn, 12),
+    ],
+)
+def test_floats_below_a_byte_come_as_buffers_bytes_or_values(data_type: DataType, dtype: Any, size: int) -> None:
+    small = tensor(1, (3, 5), (5, 1), data_type=data_type)
+    assert extent(small) == size
+    with pytest.raises(PackError, match=f"is {data_type.name}, the array is int8; give its bytes as uint8"):
+        addresses(operands(small), pack(_1=np.zeros((3, 5), np.int8)), MEMORY)
+    with MEMORY.allocate(size) as buffer:
+        assert addresses(operands(small), pack(_1=buffer), MEMORY)[1] == buffer.address
+    bits = 4 * size // 8
+    codes = (np.arange(15) * 7 % 2**bits).astype(np.uint8)
+    row = sum(int(code) << bits * place for place, code in enumerate(codes))
+    found = addresses(operands(small), pack(_1=codes.view(dtype).reshape(3, 5)), MEMORY)
+    assert bytes(bytes_at(found[1], size)) == row.to_bytes(size, "little")
 
 
 def int4(dims: tuple[int, ...] = (3, 3), strides: tuple[int, ...] = (3, 1)) -> WireTensor:
@@ -200,7 +213,7 @@ def test_values_of_int4_are_packed_the_even_element_in_the_lower_half() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (np.zeros((3, 3), np.int8), "is INT4, the array is int8; give its values as ml_dtypes.int4, or its bytes"),
+        (np.zeros((3, 3), np.int8), "is INT4, the array is int8; give its bytes as uint8, elements of 4 bits in a row"),
         (np.zeros((3, 3), np.uint8), r"has dims \[5\], the array has shape \[3, 3\]"),
         (np.zeros(4, np.uint8), r"has dims \[5\], the array has shape \[4\]"),
         (np.zeros(10, np.uint8)[::2], r"has strides \[1\] \(in elements\), the array has \[2\]"),

@@ -48,8 +48,8 @@ def program(*, workspace: int = 100) -> p.Program:
             p.View(3, 0, *dense, "float32"), p.View(4, 0, *dense, "float32"), p.View(4, 0, *columns, "float32"),
         ),
         graphs=(
-            p.Graph("add", "FAKE_ENGINE", 0, (1, 2), (100,), workspace),
-            p.Graph("relu", "FAKE_ENGINE", 1, (1,), (100,), 0),
+            p.PlannedGraph("add", "FAKE_ENGINE", 0, (1, 2), (100,), workspace),
+            p.PlannedGraph("relu", "FAKE_ENGINE", 1, (1,), (100,), 0),
         ),
         steps=(p.Execute(0, (0, 1, 3)), p.Execute(1, (3, 2)), p.Copy(2, 5)),
     )  # fmt: skip
@@ -333,7 +333,7 @@ def chain(length: int = 12) -> tuple[p.Program, bytes]:
         constants=(),
         buffers=tuple(p.Buffer(space, f"b{n}", 512) for n, space in enumerate(spaces)),
         views=tuple(p.View(n, 0, *view) for n in range(length + 1)),
-        graphs=(p.Graph("step", "FUSILLI_ENGINE", 0, (x.uid,), (y.uid,), 0),),
+        graphs=(p.PlannedGraph("step", "FUSILLI_ENGINE", 0, (x.uid,), (y.uid,), 0),),
         steps=tuple(p.Execute(0, (n, n + 1)) for n in range(length)),
     )
     return p.placed(made), encode_graph(export_graph(graph))

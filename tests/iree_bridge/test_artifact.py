@@ -137,7 +137,7 @@ def _replace(name: str, data: bytes) -> Callable[[dict[str, bytes]], None]:
         (_replace("graph.json", b"{}"), "'graph.json' is damaged"),
         (_replace("manifest.json", b"[1]"), "not that of an artifact"),
         (_replace("manifest.json", b"{"), "damaged"),
-        (_replace("manifest.json", b'{"format": "fusilli-artifact", "version": 1}'), "damaged"),
+        (_replace("manifest.json", b'{"format": "fusilli-artifact", "version": 1}'), "its manifest has no '"),
         (_manifest(version=2), "format version is 2, this release reads 1"),
         (_manifest(format="zip"), "not that of an artifact"),
         (_manifest(arguments=[]), "argument table"),

@@ -214,14 +214,15 @@ def test_a_graph_that_is_not_valid_never_reaches_a_compiler() -> None:
 
 def test_a_graph_that_is_declined_never_reaches_a_compiler() -> None:
     never = Options(compile=CompileMode.NEVER)
-    g = Graph("g", io_data_type=DataType.FP8_E4M3)
-    g.pointwise(M.NEG, g.tensor("x", dim=(4,)), name="n").set_output()
+    g = Graph("g", io_data_type=DataType.FLOAT)
+    y, scale = g.block_scale_quantize(g.tensor("x", dim=(4,)), block_size=2, name="n")
+    y.set_output().set_name("y"), scale.set_output()
     answer = support(g, CPU)
-    assert (bool(answer), answer.node, answer.rule) == (False, "x", "dtype")
+    assert (bool(answer), answer.node, answer.rule) == (False, "n", "dtype")
     for ask in (lambda: build(g, "cpu", options=never), lambda: compile_graph(g, [CPU], options=never)):
-        with pytest.raises(NotSupportedError, match="tensor 'x' is FP8_E4M3; served are .* .dtype.") as caught:
+        with pytest.raises(NotSupportedError, match="n: y 'y' is FLOAT; quantised to are .* .dtype.") as caught:
             ask()
-        assert (caught.value.node, caught.value.rule) == ("x", "dtype")
+        assert (caught.value.node, caught.value.rule) == ("n", "dtype")
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,16 @@ def test_a_second_graph_with_the_same_ir_is_a_hit_of_the_second_level(
     assert compiler.compile_code(relu(), FAST, options).key == code.key
 
 
+def test_what_was_compiled_before_a_new_rule_of_refusal_is_looked_at_again(
+    options: Options, compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.compile_code(relu(), FAST, options)
+    for version in ("emitter_version", "examiner_version"):  # the file is part of both
+        monkeypatch.setattr(compiler.versions, version, lambda: "a new rule")
+    assert not compiler.compile_code(relu(), FAST, options).from_cache
+    assert compiles == ["relu", "relu"]
+
+
 def test_a_hit_starts_no_process_and_imports_no_compiler(options: Options) -> None:
     compiler.compile_code(relu(), FAST, options)
     code = (

@@ -1,4 +1,4 @@
-"""INT4 tensors: what is declined, what the IR has of them, how executables take them, and what becomes of them."""
+"""Tensors whose elements share bytes: what the IR has of them, how executables take them, what becomes of them."""
 
 from __future__ import annotations
 
@@ -31,20 +31,6 @@ def ir(target: Target, *arguments: Any, **options: Any) -> str:
 
 
 # ---- what is declined ------------------------------------------------------------------------------------------------
-
-
-def test_a_result_or_an_intermediate_of_int4_is_declined() -> None:
-    for virtual in (False, True):
-        g = Graph("g", io_data_type=D.FLOAT, intermediate_data_type=D.INT4 if virtual else None)
-        y = g.pointwise(PointwiseMode.ADD, g.tensor("x", dim=(4,)), 1.0, name="add")
-        if virtual:
-            g.pointwise(PointwiseMode.RELU_FWD, y).set_output(True)
-        else:
-            y.set_output(True).set_data_type(D.INT4)
-        answer = support(g, CPU)
-        assert (answer.ok, answer.node, answer.rule) == (False, "add::out_0", "dtype")
-        assert "'add::out_0' is INT4 and written by a node: how its 4 bits round" in answer.reason
-        assert "make this one INT8" in answer.reason
 
 
 def test_custom_operations_get_no_int4() -> None:

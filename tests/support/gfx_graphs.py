@@ -26,6 +26,7 @@ from graph_api import (
     TensorAttr,
 )
 from graph_api.layout import strides_in_order
+from tests.cases import sdpa_backward
 
 __all__ = ["FAMILIES", "graph", "inputs"]
 
@@ -74,6 +75,8 @@ def graph(seed: int, family: str | None = None) -> Graph:
 
 def inputs(made: Graph, seed: int) -> dict[TensorAttr, np.ndarray[Any, Any]]:
     """Inputs of `graph` (``seed``); of two seeds in five all numbers have one sign, as extremes seldom meet it."""
+    if any(node.op == "sdpa_backward" for node in made.nodes):
+        return sdpa_backward.inputs()(made)  # results and statistics belong to their operands
     pack = made.random_inputs(seed=0)
     sign = {1: 1, 3: -1}.get(seed % 5)
     if sign is None:
@@ -254,6 +257,19 @@ def _attention(d: _Draw) -> Graph | None:
     if made.stats is not None:
         made.stats.set_output(True)
     return g
+
+
+def _attention_gradients(d: _Draw) -> Graph | None:
+    io = d.pick((*_HALVES, D.FLOAT))
+    width, queries, keys = d.pick((8, 16, 16, 32)), d.pick((1, 2, 5, 16, 17, 33, 48)), d.pick((1, 3, 8, 16, 17, 31, 64))
+    heads, shared = d.pick(((1, 1), (2, 1), (2, 2), (4, 2)))
+    options: dict[str, Any] = {}
+    if d.chance(0.4):
+        options["causal_mask"] = True
+    elif d.chance(0.4):
+        options |= {"bias": d.pick(((1, heads, queries, keys), (queries, keys), (1, heads, 1, keys))), "dbias": True}
+    sizes = (d.pick((1, 1, 2)), heads, shared, shared, queries, keys, width, d.pick((width, 8)))
+    return sdpa_backward.graph(sizes, io, layout=d.pick(("BHSD", "BHSD", "BSHD", "PADDED")), **options)
 
 
 def _pool(d: _Draw) -> Graph | None:
@@ -441,6 +457,7 @@ FAMILIES: Final[dict[str, tuple[Callable[[_Draw], Graph | None], float]]] = {
     "groups": (_groups, 0.08),
     "narrow": (_narrow, 0.06),
     "attention": (_attention, 0.08),
+    "attention gradients": (_attention_gradients, 0.04),
     "pool": (_pool, 0.09),
     "reduction": (_reduction, 0.07),
     "norm": (_norm, 0.08),

@@ -89,7 +89,7 @@ def _emulated(graph: Graph, pack: Pack, target: str) -> tuple[str, str]:
 
 
 def _run_on(graph: Graph, pack: Pack, device: str) -> tuple[str, str]:
-    results = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
+    results = {tensor: tensor.memory() for tensor in graph.arguments().outputs}
     try:
         build(graph, device=device).run({**pack, **results})
     except FusilliError as error:

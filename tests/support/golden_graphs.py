@@ -1,8 +1,9 @@
-"""The 56 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
+"""The 59 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from graph_api import DataType, Graph, NormFwdPhase, PointwiseMode, ReductionMode, ResampleMode, TensorAttr
 from iree_bridge.targets.variants import FUSED_PADDING
@@ -72,6 +73,29 @@ def attention(
     o.set_output(True)
     if stride is not None:
         o.set_stride(stride)
+    return g
+
+
+def attention_gradients(dtype: str, *, shared: int = 8, causal: bool = False) -> Graph:
+    """The gradients of 8 heads of 64 over 1024 tokens; ``shared``: heads of keys and values."""
+    g = _graph("sdpa_backward", dtype)
+    wide, narrow = (2, 8, 1024, 64), (2, shared, 1024, 64)
+    dims = {"q": wide, "k": narrow, "v": narrow, "o": wide, "do": wide}
+    operands = [g.tensor(name, dim=size) for name, size in dims.items()]
+    operands.append(g.tensor("stats", dim=(2, 8, 1024, 1), data_type=D.FLOAT))
+    for gradient in g.sdpa_backward(*operands, causal_mask=causal):
+        gradient.set_output(True)
+    return g
+
+
+def paged_attention(dtype: str) -> Graph:
+    """One query of 32 heads each for 8 sequences, on 8 heads of 128 in 64 of 1024 pages of 16 keys."""
+    g = _graph("sdpa", dtype)
+    k, v = (g.tensor(name, dim=(1024, 8, 16, 128)) for name in "kv")
+    tables: dict[str, Any] = {
+        f"page_table_{name}": g.tensor(f"table_{name}", dim=(8, 1, 64, 1), data_type=D.INT32) for name in "kv"
+    }
+    g.sdpa(g.tensor("q", dim=(8, 32, 1, 128)), k, v, **tables).o.set_output(True)
     return g
 
 
@@ -232,6 +256,9 @@ _ATTENTION: dict[str, Callable[[], Graph]] = {
     }.items()
 }
 _REST: dict[str, Callable[[], Graph]] = {
+    "attention_gradients_f16": lambda: attention_gradients("f16"),
+    "attention_gradients_bf16_grouped_causal": lambda: attention_gradients("bf16", shared=2, causal=True),
+    "attention_paged_f16": lambda: paged_attention("f16"),
     "layernorm_f16": lambda: trailing_norm("layernorm", "f16"),
     "rmsnorm_bf16": lambda: trailing_norm("rmsnorm", "bf16"),
     "batchnorm_inference_relu_f16_nhwc": lambda: batchnorm("f16", "nhwc", training=False),

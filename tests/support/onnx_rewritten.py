@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from hipdnn_backend.offload.frontend import prepare
-from hipdnn_backend.offload.frontend.graph import Graph
+from hipdnn_backend.offload.frontend.graph import OnnxGraph
 
 __all__ = ["check_rewrite", "one_node", "ort", "rewritten"]
 
@@ -104,7 +104,7 @@ _OPERATORS = [
 ]
 
 
-def rewritten(graph: Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def rewritten(graph: OnnxGraph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The outputs of a rewritten graph, by onnx's reference with torch's operators in float64, or by ONNX Runtime."""
     model = graph.to_proto(lifted=())
     if all(node.domain != "torch" for node in graph.nodes):
@@ -176,7 +176,7 @@ def check_rewrite(
     atol: float = 1e-6,
     inputs: Mapping[str, Any] | None = None,
     dims: Mapping[str, int] | None = None,
-) -> Graph:
+) -> OnnxGraph:
     """Asserts that the rewritten model gives what ONNX Runtime (or ``expected``) gives, per element; the graph."""
     graph = prepare(model, inputs=inputs, dims=dims)
     want = ort(model, feeds) if expected is None else expected

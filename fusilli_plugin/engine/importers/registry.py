@@ -214,5 +214,12 @@ def _uid(source: wire.WireTensor) -> int:
 
 
 def export_data_type(dtype: DataType) -> wire.DataType:
-    """The wire's number of a data type."""
-    return wire.DataType[dtype.name]
+    """The wire's number of a data type.
+
+    Raises:
+        NotSupportedError: the wire has none.
+    """
+    found = wire.DataType.__members__.get(dtype.name)
+    if found is None:
+        raise NotSupportedError("", "dtype", f"hipDNN's schema has no data type {dtype.name}")
+    return found

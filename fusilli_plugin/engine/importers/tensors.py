@@ -52,9 +52,9 @@ def scalar(tensor: wire.WireTensor) -> float | int | bool:
         raise NotSupportedError("", "scalar", f"tensor '{tensor.name}' has a value of an unknown kind")
     if value.type == wire.TensorValueType.Float8Value:
         dtype = DataType.__members__.get(tensor.data_type.name)
-        if dtype not in (DataType.FP8_E4M3, DataType.FP8_E5M2, DataType.FP8_E8M0):
+        if dtype is None or not dtype.is_small_float:
             raise NotSupportedError(
-                "", "scalar", f"tensor '{tensor.name}' of {tensor.data_type.name} has the bits of an 8-bit float"
+                "", "scalar", f"tensor '{tensor.name}' of {tensor.data_type.name} has the bits of a small float"
             )
         return float(np.uint8(value.value).view(dtype.numpy))
     return value.value
@@ -66,6 +66,9 @@ def tensor_value(dtype: DataType, value: float | bool) -> wire.TensorValue:
     Raises:
         NotSupportedError: the wire has no word for a scalar of this type.
     """
+    if dtype.is_small_float:
+        code = int(dtype.rounded(np.asarray(float(value))).view(np.uint8))
+        return wire.TensorValue(type=wire.TensorValueType.Float8Value, value=code)
     kind = _VALUE_TYPES.get(dtype)
     if kind is None:
         raise NotSupportedError("", "scalar", f"hipDNN's schema has no scalar of {dtype.name}")

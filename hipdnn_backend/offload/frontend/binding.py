@@ -11,12 +11,12 @@ import onnx
 from fusilli_ground.spelling import did_you_mean
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.building import declared
-from hipdnn_backend.offload.frontend.graph import Graph, TensorType
+from hipdnn_backend.offload.frontend.graph import OnnxGraph, TensorType
 
 __all__ = ["bind_dims", "bind_inputs", "check_arguments", "declared_inputs"]
 
 
-def bind_inputs(graph: Graph, values: Mapping[str, Any]) -> None:
+def bind_inputs(graph: OnnxGraph, values: Mapping[str, Any]) -> None:
     """Turn inputs into constants.
 
     Args:
@@ -52,7 +52,7 @@ def _converted(name: str, value: Any, type_: TensorType) -> np.ndarray:
     return array
 
 
-def bind_dims(graph: Graph, dims: Mapping[str, int]) -> None:
+def bind_dims(graph: OnnxGraph, dims: Mapping[str, int]) -> None:
     """Give each dim of the inputs a size.
 
     Args:

@@ -1,4 +1,4 @@
-"""From an untrusted ModelProto to a `Graph`: every name defined once and before its use, weights as arrays."""
+"""From an untrusted ModelProto to a `OnnxGraph`: every name defined once and before its use, weights as arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto, TensorProto
 
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.frontend.graph import Graph, Output, TensorType, captures, node_label, subgraphs
+from hipdnn_backend.offload.frontend.graph import OnnxGraph, Output, TensorType, captures, node_label, subgraphs
 from hipdnn_backend.offload.frontend.tensors import Folder, dense, is_external, to_array
 
 __all__ = ["build", "declared"]
@@ -19,7 +19,7 @@ _MISPLACED = {"SimplifiedLayerNormalization"}
 """Contrib operators that ONNX Runtime's tools write without their domain."""
 
 
-def build(model: onnx.ModelProto, place: Path | None, known: Mapping[str, object] | None = None) -> Graph:
+def build(model: onnx.ModelProto, place: Path | None, known: Mapping[str, object] | None = None) -> OnnxGraph:
     """The main graph of a model; the model is not changed.
 
     Args:
@@ -33,7 +33,7 @@ def build(model: onnx.ModelProto, place: Path | None, known: Mapping[str, object
     proto, folder = model.graph, None if place is None else Folder(place)
     opsets = {"" if opset.domain == "ai.onnx" else opset.domain: opset.version for opset in model.opset_import}
     opsets.setdefault("", onnx.defs.onnx_opset_version())
-    graph = Graph(proto.name, opsets)
+    graph = OnnxGraph(proto.name, opsets)
     for tensor in proto.initializer:
         _define(graph, tensor.name, "initializer")
         graph.constants[tensor.name] = to_array(tensor, folder)
@@ -79,7 +79,7 @@ def declared(proto: onnx.GraphProto, known: Container[str] = ()) -> dict[str, Te
     return found
 
 
-def _define(graph: Graph, name: str, what: str) -> None:
+def _define(graph: OnnxGraph, name: str, what: str) -> None:
     if not name:
         raise ModelError("", "graph", f"an {what} has no name")
     if name in graph.constants or name in graph.inputs:
@@ -103,14 +103,14 @@ def _output(value: onnx.ValueInfoProto) -> Output:
     return Output(value.name, value.name, type_)
 
 
-def _check_outputs(graph: Graph, known: Mapping[str, object]) -> None:
+def _check_outputs(graph: OnnxGraph, known: Mapping[str, object]) -> None:
     made = {name for node in graph.nodes for name in node.output} | graph.inputs.keys() | graph.constants.keys()
     for output in graph.outputs:
         if output.value not in made and output.value not in known:
             raise ModelError(output.name, "graph", "the graph's output is made by no node; is the file truncated?")
 
 
-def _sorted(nodes: Sequence[onnx.NodeProto], graph: Graph, known: Mapping[str, object]) -> list[onnx.NodeProto]:
+def _sorted(nodes: Sequence[onnx.NodeProto], graph: OnnxGraph, known: Mapping[str, object]) -> list[onnx.NodeProto]:
     """Copies in topological order; nodes that are in order already stay so."""
     producer: dict[str, int] = {}
     for i, node in enumerate(nodes):

@@ -1,4 +1,4 @@
-"""From a rewritten `Graph` to the torch dialect: torch-mlir's ONNX importer and its conversion, undecomposed."""
+"""From a rewritten `OnnxGraph` to the torch dialect: torch-mlir's ONNX importer and its conversion, undecomposed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
-from hipdnn_backend.offload.frontend.graph import Graph, subgraphs
+from hipdnn_backend.offload.frontend.graph import OnnxGraph, subgraphs
 from hipdnn_backend.offload.frontend.torch_ops import insert_torch_ops
 from hipdnn_backend.offload.frontend.weights import needs_constant
 from hipdnn_backend.offload.mlir import PassManager, ir, onnx_importer
@@ -43,7 +43,7 @@ _ONNX_NAME = re.compile(r'name = "onnx\.(\w+)"')
 _LOCATION = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
 
 
-def to_torch(graph: Graph, lifted: Sequence[str], context: Any) -> tuple[Any, dict[str, str]]:
+def to_torch(graph: OnnxGraph, lifted: Sequence[str], context: Any) -> tuple[Any, dict[str, str]]:
     """The module, or what stood in its way.
 
     Args:
@@ -87,7 +87,7 @@ def to_torch(graph: Graph, lifted: Sequence[str], context: Any) -> tuple[Any, di
     return module, dict(unconverted(module))
 
 
-def _check_elements(graph: Graph) -> None:
+def _check_elements(graph: OnnxGraph) -> None:
     """The importer ends the process, or raises without a name, where the torch dialect lacks a type."""
     for node in graph.nodes:
         for name in filter(None, [*node.input, *node.output]):
@@ -114,7 +114,7 @@ def clean(module: Any) -> None:
     PassManager.parse(PIPELINE, context=module.context).run(module.operation)
 
 
-def _typed(graph: Graph, lifted: Sequence[str]) -> onnx.ModelProto:
+def _typed(graph: OnnxGraph, lifted: Sequence[str]) -> onnx.ModelProto:
     """The model with the types of all tensors, which the importer needs."""
     model = graph.to_proto(lifted)
     model.graph.name = "main"
@@ -192,7 +192,7 @@ def control_input(node: onnx.NodeProto, name: str) -> ModelError:
     return ModelError(node.name, "control-input", f"{node.op_type}: {reason}")
 
 
-def unknown_type(graph: Graph, output: str) -> ModelError:
+def unknown_type(graph: OnnxGraph, output: str) -> ModelError:
     """Why a result of the graph has no static type: the first node on the way to it that has none."""
     for node in graph.nodes:
         types = [graph.type(name) for name in node.output if name]

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import (
-    Graph,
+    OnnxGraph,
     TensorType,
     attributes,
     captures,
@@ -57,7 +57,7 @@ _NO_GROWTH = {"NonZero", "Unique", "Compress", "TopK", "StringSplit", "NonMaxSup
 """Operators whose result's size depends on values but is bounded by their inputs'."""
 
 
-def fold(graph: Graph) -> bool:
+def fold(graph: OnnxGraph) -> bool:
     """Replace nodes by constants, once over the graph; whether anything changed.
 
     Requires: `Graph.types` is current.  Ensures: no Constant node is left; results of the graph keep their names.
@@ -94,21 +94,21 @@ def evaluate(
 
     Args:
         node: by itself.
-        opsets: as in `Graph`.
+        opsets: as in `OnnxGraph`.
         values: of its operands.
         dims: of operands whose elements are not known.
 
     Raises:
         OnnxProcessError: see `native_onnx`.
     """
-    alone = Graph("alone", opsets)
+    alone = OnnxGraph("alone", opsets)
     alone.nodes = [node]
     alone.constants.update(values)
     alone.inputs.update((name, TensorType(onnx.TensorProto.INT8, tuple(each))) for name, each in dims.items())
     return _value(alone, node)
 
 
-def _room(graph: Graph) -> int:
+def _room(graph: OnnxGraph) -> int:
     """Bytes that may be added to the constants."""
     held = sum(array.nbytes for array in graph.constants.values())
     if not graph.room:
@@ -117,7 +117,7 @@ def _room(graph: Graph) -> int:
     return graph.room - held
 
 
-def _read_empty_inputs(graph: Graph) -> bool:
+def _read_empty_inputs(graph: OnnxGraph) -> bool:
     """Let nodes read a constant in place of an input without elements, which has no other value; whether any does."""
     names = {name: "" for name, type_ in graph.inputs.items() if type_.static is not None and 0 in type_.static}
     readers = [node for node in graph.nodes if not names.keys().isdisjoint([*node.input, *captures(node)])]
@@ -131,7 +131,7 @@ def _read_empty_inputs(graph: Graph) -> bool:
     return True
 
 
-def _flat(graph: Graph, names: dict[str, str]) -> Iterator[onnx.NodeProto]:
+def _flat(graph: OnnxGraph, names: dict[str, str]) -> Iterator[onnx.NodeProto]:
     """The nodes, an If with a constant condition replaced by those of its branch; ``names`` collects its results."""
     waiting = list(reversed(graph.nodes))
     while waiting:
@@ -146,7 +146,9 @@ def _flat(graph: Graph, names: dict[str, str]) -> Iterator[onnx.NodeProto]:
         waiting.extend(reversed(_taken(graph, node, branch, names)))
 
 
-def _taken(graph: Graph, call: onnx.NodeProto, branch: onnx.GraphProto, names: dict[str, str]) -> list[onnx.NodeProto]:
+def _taken(
+    graph: OnnxGraph, call: onnx.NodeProto, branch: onnx.GraphProto, names: dict[str, str]
+) -> list[onnx.NodeProto]:
     """A branch's nodes with names of their own; its results take the place of the If's."""
     inner: dict[str, str] = {}
     result = inlined(graph, branch, inner, call.name)
@@ -156,7 +158,7 @@ def _taken(graph: Graph, call: onnx.NodeProto, branch: onnx.GraphProto, names: d
     return result
 
 
-def _value(graph: Graph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
+def _value(graph: OnnxGraph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
     """What a node gives if that is known before any run."""
     if node.domain:
         return None
@@ -188,7 +190,7 @@ def _constant(node: onnx.NodeProto) -> np.ndarray:
     return np.asarray(text, object)
 
 
-def _empty(graph: Graph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
+def _empty(graph: OnnxGraph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
     """Results without elements are known without any work, which compilers do not all survive."""
     types = [graph.type(name) for name in node.output if name]
     dims = [type_.static if type_ else None for type_ in types]
@@ -198,7 +200,7 @@ def _empty(graph: Graph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
     return [next(made) if name else np.zeros(0) for name in node.output]
 
 
-def _shape(graph: Graph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
+def _shape(graph: OnnxGraph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
     type_ = graph.type(node.input[0])
     dims = type_.static if type_ else None
     if dims is None:
@@ -209,7 +211,7 @@ def _shape(graph: Graph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
     return [np.asarray(dims[slice(given.get("start", 0), given.get("end"))], np.int64)]
 
 
-def _is_cheap(graph: Graph, node: onnx.NodeProto) -> bool:
+def _is_cheap(graph: OnnxGraph, node: onnx.NodeProto) -> bool:
     """Whether computing a node here costs little time and memory, whoever wrote the model."""
     read = sum(graph.constants[name].size for name in node.input if name)
     if node.op_type in _SLOW and read > 1 << 12:
@@ -229,9 +231,9 @@ def _is_cheap(graph: Graph, node: onnx.NodeProto) -> bool:
     return made <= max(_LIMIT, read)
 
 
-def _local_dims(graph: Graph, node: onnx.NodeProto, name: str) -> tuple[int, ...] | None:
+def _local_dims(graph: OnnxGraph, node: onnx.NodeProto, name: str) -> tuple[int, ...] | None:
     """Dims of a result from this node's constants alone: inference of the graph had not seen them yet."""
-    local = Graph("fold", graph.opsets)
+    local = OnnxGraph("fold", graph.opsets)
     local.nodes = [node]
     local.constants = {name: graph.constants[name] for name in node.input if name}
     type_ = onnx.TypeProto()
@@ -247,7 +249,7 @@ def _local_dims(graph: Graph, node: onnx.NodeProto, name: str) -> tuple[int, ...
     return tuple(dim.dim_value for dim in tensor.shape.dim)
 
 
-def _evaluated(graph: Graph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
+def _evaluated(graph: OnnxGraph, node: onnx.NodeProto) -> Sequence[np.ndarray] | None:
     """By onnx's reference; None if it cannot, or the result is no tensor."""
     feeds = {name: graph.constants[name] for name in node.input if name}
     try:
@@ -271,7 +273,7 @@ def _evaluator(node: bytes, opset: int) -> Any:
     return ReferenceEvaluator(onnx.NodeProto.FromString(node), opsets={"": opset})
 
 
-def _drop_dead(graph: Graph) -> bool:
+def _drop_dead(graph: OnnxGraph) -> bool:
     """Remove nodes and constants that no result needs; whether nodes were among them."""
     needed = {output.value for output in graph.outputs}
     kept = []

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import defs
 
-from hipdnn_backend.offload.frontend.graph import Graph, TensorType, rename
+from hipdnn_backend.offload.frontend.graph import OnnxGraph, TensorType, rename
 from hipdnn_backend.offload.onnx_process import client
 from hipdnn_backend.offload.onnx_process.client import OnnxError
 
@@ -18,7 +18,7 @@ _LOCAL = "expanded"
 """Domain of a body while it is put in a node's place."""
 
 
-def expand(graph: Graph, names: Collection[str]) -> bool:
+def expand(graph: OnnxGraph, names: Collection[str]) -> bool:
     """Replace nodes by the bodies of their operators' definitions.
 
     Args:
@@ -46,9 +46,9 @@ def _is_function(node: onnx.NodeProto, opset: int) -> bool:
     return schema.has_function or schema.has_context_dependent_function
 
 
-def _body(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+def _body(graph: OnnxGraph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     """The nodes of the body under the source node's name, with tensor names of their own."""
-    small = Graph("expand", graph.opsets)
+    small = OnnxGraph("expand", graph.opsets)
     small.nodes = [node]
     for name in filter(None, node.input):
         type_ = graph.type(name)
@@ -81,7 +81,7 @@ def _body(graph: Graph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
     return body
 
 
-def _inlined_without_some(graph: Graph, node: onnx.NodeProto, model: onnx.ModelProto) -> onnx.ModelProto:
+def _inlined_without_some(graph: OnnxGraph, node: onnx.NodeProto, model: onnx.ModelProto) -> onnx.ModelProto:
     """The body as a function of the model: onnx asks for the types of operands that are not given otherwise."""
     schema: Any = defs.get_schema(node.op_type, graph.opset, node.domain)
     if schema.has_context_dependent_function:
@@ -98,6 +98,6 @@ def _inlined_without_some(graph: Graph, node: onnx.NodeProto, model: onnx.ModelP
     return client.inline_functions(model)
 
 
-def _type(graph: Graph, name: str) -> onnx.TypeProto:
+def _type(graph: OnnxGraph, name: str) -> onnx.TypeProto:
     type_ = graph.type(name) if name else None
     return onnx.TypeProto() if type_ is None else onnx.helper.make_tensor_type_proto(type_.element, type_.dims)

@@ -16,7 +16,7 @@ from hipdnn_backend.offload.node_outcomes import Absorbed
 
 __all__ = [
     "TORCH_DOMAIN",
-    "Graph",
+    "OnnxGraph",
     "Output",
     "TensorType",
     "attributes",
@@ -114,7 +114,7 @@ class Output:
     type: onnx.TypeProto
 
 
-class Graph:
+class OnnxGraph:
     """An ONNX graph under work; `nodes` are in topological order and have unique, non-empty names.
 
     Attributes:
@@ -311,7 +311,7 @@ def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             value.name = outer.get(value.name, value.name)
 
 
-def inlined(graph: Graph, body: onnx.GraphProto, names: dict[str, str], source: str) -> list[onnx.NodeProto]:
+def inlined(graph: OnnxGraph, body: onnx.GraphProto, names: dict[str, str], source: str) -> list[onnx.NodeProto]:
     """Copies of a body's nodes that can stand beside those of the graph around it.
 
     Args:

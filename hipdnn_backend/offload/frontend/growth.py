@@ -17,7 +17,7 @@ import onnx
 from onnx import defs
 
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.frontend.graph import SMALL, Graph, attributes, subgraphs
+from hipdnn_backend.offload.frontend.graph import SMALL, OnnxGraph, attributes, subgraphs
 from hipdnn_backend.offload.frontend.operators import facts
 from hipdnn_backend.offload.frontend.tensors import to_array
 
@@ -37,7 +37,7 @@ _Dims = tuple[int | None, ...]
 _Known = Mapping[str, _Dims]
 
 
-def check_ranks(graph: Graph) -> None:
+def check_ranks(graph: OnnxGraph) -> None:
     """Refuse a graph in which a tensor may have too many dims, or is said to have too many elements.
 
     Raises:
@@ -50,7 +50,7 @@ def check_ranks(graph: Graph) -> None:
     _check_nodes(graph, graph.nodes, ranks)
 
 
-def _check_nodes(graph: Graph, nodes: Iterable[onnx.NodeProto], ranks: dict[str, int]) -> None:
+def _check_nodes(graph: OnnxGraph, nodes: Iterable[onnx.NodeProto], ranks: dict[str, int]) -> None:
     for node in nodes:
         for body in subgraphs(node):
             inner = {value.name: len(value.type.tensor_type.shape.dim) for value in body.input}
@@ -60,7 +60,7 @@ def _check_nodes(graph: Graph, nodes: Iterable[onnx.NodeProto], ranks: dict[str,
         ranks.update((name, max(rank, ranks.get(name, 0))) for name in node.output if name)
 
 
-def _rank(graph: Graph, node: onnx.NodeProto, ranks: Mapping[str, int]) -> int:
+def _rank(graph: OnnxGraph, node: onnx.NodeProto, ranks: Mapping[str, int]) -> int:
     """How many dims a result may have at most, as far as inference without data can know."""
     read = [graph.constants[name].ndim if name in graph.constants else ranks.get(name, 0) for name in node.input]
     most = max(read, default=0)

@@ -17,7 +17,7 @@ from hipdnn_backend.offload.frontend.building import build
 from hipdnn_backend.offload.frontend.conversion import control_input, to_torch, unknown_type
 from hipdnn_backend.offload.frontend.folding import fold
 from hipdnn_backend.offload.frontend.functions import expand
-from hipdnn_backend.offload.frontend.graph import Graph, attributes, operator_of, subgraphs
+from hipdnn_backend.offload.frontend.graph import OnnxGraph, attributes, operator_of, subgraphs
 from hipdnn_backend.offload.frontend.imported import Constant, Declared, Imported, TensorInfo
 from hipdnn_backend.offload.frontend.opsets import convert, inline_functions
 from hipdnn_backend.offload.frontend.outside import FRONT_END, Reasons, set_outside
@@ -134,7 +134,7 @@ def prepare(
     inputs: Mapping[str, Any] | None = None,
     left: Collection[str] = (),
     strict: bool = True,
-) -> Graph:
+) -> OnnxGraph:
     """An ONNX model with static shapes, folded and rewritten but for the nodes in ``left``: what `load` converts.
 
     Raises:
@@ -158,7 +158,7 @@ def _prepared(
     dims: Mapping[str, int],
     inputs: Mapping[str, Any],
     left: Collection[str],
-) -> Graph:
+) -> OnnxGraph:
     check_arguments(model, dims, inputs)
     graph = build(model, folder)
     _check_context(graph)
@@ -173,7 +173,7 @@ def _prepared(
     return graph
 
 
-def _check_context(graph: Graph) -> None:
+def _check_context(graph: OnnxGraph) -> None:
     """Refuse what ONNX Runtime made of a model: the model's own operations are not in it any more."""
     for node in graph.nodes:
         if (node.domain, node.op_type) == _CONTEXT:
@@ -186,7 +186,7 @@ def _check_context(graph: Graph) -> None:
             )
 
 
-def _note_sources(graph: Graph) -> None:
+def _note_sources(graph: OnnxGraph) -> None:
     """Note what the model has: everything that follows replaces nodes."""
     for node in graph.nodes:
         graph.sources[node.name] = operator_of(node)
@@ -205,7 +205,7 @@ def _inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
             yield from _inner(inner)
 
 
-def simplify(graph: Graph, left: Collection[str] = ()) -> None:
+def simplify(graph: OnnxGraph, left: Collection[str] = ()) -> None:
     """Infer, fold and rewrite until nothing changes; nodes in ``left`` are not rewritten.
 
     Raises:
@@ -224,13 +224,15 @@ def simplify(graph: Graph, left: Collection[str] = ()) -> None:
     raise ModelError(graph.name, "rewriting", f"rewriting did not end after {_ROUNDS} rounds")
 
 
-def _is_misjudged(graph: Graph, error: ModelError) -> bool:
+def _is_misjudged(graph: OnnxGraph, error: ModelError) -> bool:
     """Whether onnx's inference failed at an operator whose body onnx itself has wrong, and which is rewritten."""
     return any(node.name == error.node and node.op_type in _WRONG_BODY and not node.domain for node in graph.nodes)
 
 
-def _to_imported(graph: Graph, left: Mapping[str, Reasons], context: Any) -> Imported:
+def _to_imported(graph: OnnxGraph, left: Mapping[str, Reasons], context: Any) -> Imported:
     opaque = set_outside(graph, left)
+    # What torch-mlir does not convert is written out in smaller operators and tried again, until nothing fails or
+    # nothing is left to write out.
     while True:
         names = lifted(graph)
         module, failed = to_torch(graph, names, context)
@@ -253,14 +255,14 @@ def _to_imported(graph: Graph, left: Mapping[str, Reasons], context: Any) -> Imp
     )
 
 
-def _unsupported(graph: Graph, failed: Mapping[str, str]) -> ModelError:
+def _unsupported(graph: OnnxGraph, failed: Mapping[str, str]) -> ModelError:
     """The error about nodes that failed; it speaks of the first."""
     errors = [_error(graph, name, reason) for name, reason in failed.items()]
     others = {error.node: error.reason for error in errors[1:]}
     return UnsupportedNodeError(errors[0].node, errors[0].rule, errors[0].reason, others)
 
 
-def _error(graph: Graph, name: str, reason: str) -> ModelError:
+def _error(graph: OnnxGraph, name: str, reason: str) -> ModelError:
     node = next((node for node in graph.nodes if node.name == name), None)
     if node is None:
         return ModelError(name, "unsupported-operator", reason)
@@ -271,7 +273,7 @@ def _error(graph: Graph, name: str, reason: str) -> ModelError:
     return ModelError(name, "unsupported-operator", f"{operator_of(node)} of {operands} is not supported: {reason}")
 
 
-def _info(graph: Graph, value: str, name: str) -> TensorInfo:
+def _info(graph: OnnxGraph, value: str, name: str) -> TensorInfo:
     type_ = graph.type(value)
     dims = type_.static if type_ else None
     if type_ is None or dims is None:
@@ -279,6 +281,6 @@ def _info(graph: Graph, value: str, name: str) -> TensorInfo:
     return TensorInfo(name, dims, type_.dtype)
 
 
-def _dims(graph: Graph, value: str) -> tuple[int | str, ...]:
+def _dims(graph: OnnxGraph, value: str) -> tuple[int | str, ...]:
     type_ = graph.type(value)
     return type_.dims or () if type_ else ()

@@ -8,7 +8,7 @@ import onnx
 
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.building import build
-from hipdnn_backend.offload.frontend.graph import Graph, attributes, captures, subgraphs
+from hipdnn_backend.offload.frontend.graph import OnnxGraph, attributes, captures, subgraphs
 from hipdnn_backend.offload.frontend.nesting import check_calls
 from hipdnn_backend.offload.node_outcomes import Absorbed, Became
 from hipdnn_backend.offload.onnx_process import client
@@ -25,7 +25,7 @@ _RESIZE_WITH_COORDINATES = 11
 """Opset whose Resize says where its elements lie."""
 
 
-def inline_functions(graph: Graph, functions: Sequence[onnx.FunctionProto]) -> Graph:
+def inline_functions(graph: OnnxGraph, functions: Sequence[onnx.FunctionProto]) -> OnnxGraph:
     """The graph without calls of the model's own functions.
 
     Raises:
@@ -48,7 +48,7 @@ def inline_functions(graph: Graph, functions: Sequence[onnx.FunctionProto]) -> G
     return result
 
 
-def _note_calls(calls: Sequence[onnx.NodeProto], before: Graph, after: Graph) -> None:
+def _note_calls(calls: Sequence[onnx.NodeProto], before: OnnxGraph, after: OnnxGraph) -> None:
     """Note which nodes became of each call: those on the way to its results from values that were there before."""
     outer = {name for node in before.nodes for name in node.output} | before.inputs.keys() | before.constants.keys()
     owners = {name: call.name for call in calls for name in call.output if name}
@@ -63,7 +63,7 @@ def _note_calls(calls: Sequence[onnx.NodeProto], before: Graph, after: Graph) ->
         after.absorbed[call] = Absorbed(Became.INLINED, tuple(nodes))
 
 
-def convert(graph: Graph) -> Graph:
+def convert(graph: OnnxGraph) -> OnnxGraph:
     """The graph at `COMMON_OPSET` or later.
 
     Raises:
@@ -98,7 +98,7 @@ def _keep_names(before: Iterable[onnx.NodeProto], after: Iterable[onnx.NodeProto
         node.name = next((names[value] for value in node.output if value in names), node.name)
 
 
-def _flat_hardmax(nodes: Iterable[onnx.NodeProto], graph: Graph) -> list[onnx.NodeProto]:
+def _flat_hardmax(nodes: Iterable[onnx.NodeProto], graph: OnnxGraph) -> list[onnx.NodeProto]:
     """Hardmax of all dims from its axis on, as it once was, as that of rows; onnx's conversion leaves it as it is."""
     result: list[onnx.NodeProto] = []
     for node in nodes:
@@ -144,7 +144,7 @@ def _keep_coordinates(nodes: Iterable[onnx.NodeProto], results: set[str]) -> Non
             _keep_coordinates(body.node, results)
 
 
-def _rebuilt(graph: Graph, model: onnx.ModelProto) -> Graph:
+def _rebuilt(graph: OnnxGraph, model: onnx.ModelProto) -> OnnxGraph:
     """A graph from what one of onnx's tools made of it; the large constants, which it did not see, stay as they are."""
     outside = {name: array for name, array in graph.constants.items() if not graph.is_small(name)}
     result = build(model, None, outside)

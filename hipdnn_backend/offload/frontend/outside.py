@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from hipdnn_backend.offload.errors import UnsupportedNodeError
-from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, Graph, Output, TensorType, captures
+from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, OnnxGraph, Output, TensorType, captures
 
 __all__ = ["CARRIED", "FRONT_END", "Reasons", "set_outside"]
 
@@ -47,7 +47,7 @@ class _Part:
     outside: bool = False
 
 
-def set_outside(graph: Graph, left: Mapping[str, Reasons]) -> dict[str, str]:
+def set_outside(graph: OnnxGraph, left: Mapping[str, Reasons]) -> dict[str, str]:
     """Put a `CARRIED` node in the place of each node that stays ONNX.
 
     What cannot be apart from it goes with it: the other side of a value that is no tensor of static dims, and what lies
@@ -155,7 +155,7 @@ class _Edges:
         return found
 
 
-def _closed(graph: Graph, parts: Sequence[_Part], group: set[int]) -> set[int]:
+def _closed(graph: OnnxGraph, parts: Sequence[_Part], group: set[int]) -> set[int]:
     """A group with all that cannot be apart from it."""
     edges = _Edges(parts)
     while True:
@@ -189,7 +189,7 @@ def _sorted(parts: Sequence[_Part]) -> list[_Part]:
 # ---- what they become
 
 
-def _carried(graph: Graph, nodes: Sequence[onnx.NodeProto], reasons: Reasons) -> onnx.NodeProto:
+def _carried(graph: OnnxGraph, nodes: Sequence[onnx.NodeProto], reasons: Reasons) -> onnx.NodeProto:
     """The node that carries others."""
     read = _read(nodes)
     inside = {name for name in read if name in graph.constants and _stays_inside(graph, name)}
@@ -206,12 +206,12 @@ def _carried(graph: Graph, nodes: Sequence[onnx.NodeProto], reasons: Reasons) ->
     return node
 
 
-def _stays_inside(graph: Graph, name: str) -> bool:
+def _stays_inside(graph: OnnxGraph, name: str) -> bool:
     """Small constants may be what an operator has to know beforehand; the others are weights, which lie elsewhere."""
     return graph.is_small(name) or not _crosses(graph.type(name))
 
 
-def _wanted(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> set[str]:
+def _wanted(graph: OnnxGraph, nodes: Sequence[onnx.NodeProto]) -> set[str]:
     """What others than these nodes read."""
     numbers = {id(node) for node in nodes}
     wanted = {output.value for output in graph.outputs}
@@ -222,10 +222,10 @@ def _wanted(graph: Graph, nodes: Sequence[onnx.NodeProto]) -> set[str]:
 
 
 def _model(
-    graph: Graph, nodes: Sequence[onnx.NodeProto], inside: set[str], taken: Sequence[str], given: Sequence[str]
+    graph: OnnxGraph, nodes: Sequence[onnx.NodeProto], inside: set[str], taken: Sequence[str], given: Sequence[str]
 ) -> onnx.ModelProto:
     opsets = {domain: version for domain, version in graph.opsets.items() if domain != TORCH_DOMAIN}
-    small = Graph(", ".join(dict.fromkeys(node.name for node in nodes))[:200], opsets)
+    small = OnnxGraph(", ".join(dict.fromkeys(node.name for node in nodes))[:200], opsets)
     small.nodes = list(nodes)
     small.constants = {name: graph.constants[name] for name in _read(nodes) if name in inside}
     for name in taken:

@@ -16,7 +16,7 @@ import onnx
 from onnx import helper
 
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
-from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, Graph, TensorType, attributes, inlined, rename
+from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, OnnxGraph, TensorType, attributes, inlined, rename
 from hipdnn_backend.offload.node_outcomes import Absorbed, Became
 
 __all__ = ["Builder", "Rule", "SizeError", "apply_rules", "check_size", "rewrites", "rules"]
@@ -32,7 +32,7 @@ class Builder:
     """
 
     def __init__(
-        self, graph: Graph, node: onnx.NodeProto, uses: dict[str, int], producers: dict[str, onnx.NodeProto]
+        self, graph: OnnxGraph, node: onnx.NodeProto, uses: dict[str, int], producers: dict[str, onnx.NodeProto]
     ) -> None:
         self.graph = graph
         self.node = node
@@ -202,7 +202,7 @@ def rules() -> dict[tuple[str, str], tuple[Rule, ...]]:
     return {key: tuple(entries) for key, entries in _RULES.items()}
 
 
-def apply_rules(graph: Graph, left: Collection[str] = ()) -> bool:
+def apply_rules(graph: OnnxGraph, left: Collection[str] = ()) -> bool:
     """Let every node meet its rules once; whether any applied.
 
     Requires: `Graph.types` is current, `fold` ran.
@@ -239,7 +239,7 @@ def apply_rules(graph: Graph, left: Collection[str] = ()) -> bool:
 
 
 def _rewritten(
-    graph: Graph, node: onnx.NodeProto, uses: dict[str, int], producers: dict[str, onnx.NodeProto]
+    graph: OnnxGraph, node: onnx.NodeProto, uses: dict[str, int], producers: dict[str, onnx.NodeProto]
 ) -> tuple[list[onnx.NodeProto], Sequence[str]] | None:
     entries = _RULES.get((node.domain, node.op_type), ())
     if entries and _longest(graph, node) > _MAX_DIM:
@@ -259,7 +259,7 @@ def _rewritten(
     return None
 
 
-def _longest(graph: Graph, node: onnx.NodeProto) -> int:
+def _longest(graph: OnnxGraph, node: onnx.NodeProto) -> int:
     """The largest dim that is known of a node's operands and results."""
     types = [graph.type(name) for name in (*node.input, *node.output) if name]
     return max((dim for type_ in types if type_ for dim in type_.dims or () if isinstance(dim, int)), default=0)

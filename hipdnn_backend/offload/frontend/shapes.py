@@ -7,7 +7,7 @@ import re
 import onnx
 
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.frontend.graph import Graph, TensorType
+from hipdnn_backend.offload.frontend.graph import OnnxGraph, TensorType
 from hipdnn_backend.offload.frontend.growth import check_ranks, check_types, is_small
 from hipdnn_backend.offload.onnx_process import client
 from hipdnn_backend.offload.onnx_process.client import OnnxError
@@ -20,7 +20,7 @@ _INFERENCE_NODE = re.compile(
 _CHECKER_NODE = re.compile(r"Context: Bad node spec for node\. Name: (?P<name>.*?) OpType: (?P<op>\S+)", re.S)
 
 
-def check(graph: Graph) -> None:
+def check(graph: OnnxGraph) -> None:
     """Operators exist in their opset, with their attributes and numbers of inputs.
 
     Raises:
@@ -43,7 +43,7 @@ def check(graph: Graph) -> None:
         raise ModelError(found["name"] if found else "", rule, reason) from error
 
 
-def infer(graph: Graph, *, strict: bool = True) -> None:
+def infer(graph: OnnxGraph, *, strict: bool = True) -> None:
     """Fill `Graph.types`.
 
     Args:
@@ -82,7 +82,7 @@ def inferred_model(model: onnx.ModelProto, *, strict: bool = False) -> onnx.Mode
     return client.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=propagate)
 
 
-def _shape_error(graph: Graph, text: str) -> ModelError:
+def _shape_error(graph: OnnxGraph, text: str) -> ModelError:
     text = text.removeprefix("[ShapeInferenceError] Inference error(s): ")
     found = _INFERENCE_NODE.search(text)
     if not found:
@@ -95,7 +95,7 @@ def _shape_error(graph: Graph, text: str) -> ModelError:
     return ModelError(name, "shapes", f"{node.op_type} of {_operands(graph, node)}: {reason.strip()}")
 
 
-def _operands(graph: Graph, node: onnx.NodeProto) -> str:
+def _operands(graph: OnnxGraph, node: onnx.NodeProto) -> str:
     """Names and dims of a node's inputs, for messages."""
     shown = []
     for name in node.input:

@@ -26,6 +26,12 @@ __all__ = ["load_torch"]
 _IDENTITIES = {"torch.aten.detach_", "torch.aten.detach", "torch.aten.lift_fresh_copy", "torch.aten.alias"}
 """What tensors that a module's code writes as literals go through."""
 
+_KEPT = {
+    "torch.aten._scaled_dot_product_flash_attention_for_cpu",
+    "torch.aten._scaled_dot_product_flash_attention_for_cpu_backward",
+}
+"""What hipDNN has an operation of, and the torch dialect no name, or another signature."""
+
 _KNOWN_WRITES = {"aten.detach_.default"}
 _RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
 _DECOMPOSED = {
@@ -166,6 +172,8 @@ def _imported(program: Any, context: Any) -> Any:
     module = importer.module
     for op in _operators(module.body.operations[0].operation):
         name = ir.StringAttr(op.attributes["name"]).value
+        if name in _KEPT:
+            continue
         if name not in _IDENTITIES or op.results[0].type != op.operands[0].type:
             raise ModelError(source_name(op), "unsupported-operator", f"torch-mlir does not know {name}")
         op.results[0].replace_all_uses_with(op.operands[0])

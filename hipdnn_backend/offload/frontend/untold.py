@@ -14,7 +14,7 @@ import onnx
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.graph import (
     TORCH_DOMAIN,
-    Graph,
+    OnnxGraph,
     Output,
     TensorType,
     attributes,
@@ -32,7 +32,7 @@ _LEARNING = "ai.onnx.ml"
 _MAX_DIM = 1 << 60
 
 
-def infer_all(graph: Graph, *, strict: bool = True) -> None:
+def infer_all(graph: OnnxGraph, *, strict: bool = True) -> None:
     """Fill `Graph.types`, with what onnx's inference does not tell; see `infer`.
 
     Raises:
@@ -43,7 +43,7 @@ def infer_all(graph: Graph, *, strict: bool = True) -> None:
         infer(graph, strict=strict)
 
 
-def declare_untold(graph: Graph) -> bool:
+def declare_untold(graph: OnnxGraph) -> bool:
     """Note in `Graph.declared` what is known of results that inference left open; whether there is anything new."""
     found = {}
     for node in graph.nodes:
@@ -65,7 +65,7 @@ def _is_static(type_: TensorType | None) -> bool:
     return type_ is not None and type_.static is not None
 
 
-def _by_rule(graph: Graph, node: onnx.NodeProto) -> Sequence[TensorType | None]:
+def _by_rule(graph: OnnxGraph, node: onnx.NodeProto) -> Sequence[TensorType | None]:
     if not node.domain:
         return _loop(graph, node) if node.op_type == "Loop" else ()
     rule = _RULES.get(node.op_type) if node.domain == _LEARNING else None
@@ -83,7 +83,7 @@ def _by_rule(graph: Graph, node: onnx.NodeProto) -> Sequence[TensorType | None]:
 # ---- loops
 
 
-def _loop(graph: Graph, node: onnx.NodeProto) -> list[TensorType | None]:
+def _loop(graph: OnnxGraph, node: onnx.NodeProto) -> list[TensorType | None]:
     """The types of the states behind a Loop whose body leaves them what they are; of nothing else.
 
     onnx's inference says nothing about the dims of states, which a body may change in each step.
@@ -101,9 +101,11 @@ def _loop(graph: Graph, node: onnx.NodeProto) -> list[TensorType | None]:
     return [now if now == then else None for now, then in zip(states, after, strict=True)]
 
 
-def _body_types(graph: Graph, body: onnx.GraphProto, states: Sequence[TensorType]) -> list[TensorType | None] | None:
+def _body_types(
+    graph: OnnxGraph, body: onnx.GraphProto, states: Sequence[TensorType]
+) -> list[TensorType | None] | None:
     """What a body's next states are if its states have these types; None if onnx cannot say."""
-    inner = Graph("body", graph.opsets)
+    inner = OnnxGraph("body", graph.opsets)
     inner.nodes = list(body.node)
     inner.constants = {tensor.name: to_array(tensor) for tensor in body.initializer}
     own = [value.name for value in body.input]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from hipdnn_backend.offload.frontend.graph import Graph, TensorType, captures
+from hipdnn_backend.offload.frontend.graph import OnnxGraph, TensorType, captures
 from hipdnn_backend.offload.frontend.operators import facts
 
 __all__ = ["control_inputs", "lifted", "needs_constant", "static_operands"]
@@ -21,7 +21,7 @@ def static_operands(op_type: str) -> frozenset[int]:
     return facts(op_type).static
 
 
-def needs_constant(graph: Graph, node: onnx.NodeProto) -> str | None:
+def needs_constant(graph: OnnxGraph, node: onnx.NodeProto) -> str | None:
     """An operand whose elements the conversion of a node reads, but which a run would give; None if there is none."""
     fixed = static_operands(node.op_type)
     return next(
@@ -53,7 +53,7 @@ def _is_size(value: onnx.ValueInfoProto) -> bool:
     return type_ is not None and type_.dims is not None and len(type_.dims) <= 1 and type_.dtype.kind in "iu"
 
 
-def lifted(graph: Graph) -> list[str]:
+def lifted(graph: OnnxGraph) -> list[str]:
     """Names of the constants that become arguments, in order of first use."""
     static: set[str] = set()
     weights: set[str] = set()
@@ -72,7 +72,7 @@ def lifted(graph: Graph) -> list[str]:
     return [name for name in order if name not in static and (name in weights or _is_data(graph, name))]
 
 
-def _is_data(graph: Graph, name: str) -> bool:
+def _is_data(graph: OnnxGraph, name: str) -> bool:
     array = graph.constants[name]
     if array.dtype.hasobject:
         return False

@@ -13,7 +13,7 @@ import onnx
 
 from fusilli_ground.spelling import did_you_mean
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.frontend.graph import Graph, attributes, subgraphs
+from hipdnn_backend.offload.frontend.graph import OnnxGraph, attributes, subgraphs
 
 __all__ = ["FLAGS", "WORDS", "check_words"]
 
@@ -105,7 +105,7 @@ _TERM = r"[A-Za-z]*(?:\.\.\.)?[A-Za-z]*"
 _EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
 
 
-def check_words(graph: Graph) -> None:
+def check_words(graph: OnnxGraph) -> None:
     """Refuse attributes whose value means nothing.
 
     Raises:

@@ -42,7 +42,7 @@ def assign_layouts(module: Any, session: Session) -> None:
     candidates = graphs(module)
     if session.options.layout is Layout.AUTO and 2 * sum(map(_convolves, candidates)) <= len(candidates):
         return
-    known = [_Graph(op, found) for op in candidates if (found := _translated(op)) is not None]
+    known = [_Region(op, found) for op in candidates if (found := _translated(op)) is not None]
     chosen = _settle(known, session)
     for graph in known:
         uids = [graph.uids[value] for value in graph.uids if value in chosen]
@@ -90,7 +90,7 @@ def _channels_last(dims: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass
-class _Graph:
+class _Region:
     """A region of hipDNN operations.
 
     Attributes:
@@ -142,7 +142,7 @@ def _translated(op: Operation) -> Translation | None:
         return None  # hipdnn-graph-to-executable will say what comes of it
 
 
-def _settle(known: Sequence[_Graph], session: Session) -> set[Value]:
+def _settle(known: Sequence[_Region], session: Session) -> set[Value]:
     """The values that are channels-last: fewer and fewer, until the engines take every graph."""
     chosen = {
         result for graph in known for result in graph.op.results if result in graph.uids and _may_change(result, known)
@@ -158,12 +158,12 @@ def _settle(known: Sequence[_Graph], session: Session) -> set[Value]:
         chosen -= dropped
 
 
-def _takes(graph: _Graph, uids: list[int], session: Session) -> bool:
+def _takes(graph: _Region, uids: list[int], session: Session) -> bool:
     changed = restrided(graph.translation, uids)
     return bool(session.choose(changed, canonical(changed.graph)))
 
 
-def _may_change(value: Value, known: Sequence[_Graph]) -> bool:
+def _may_change(value: Value, known: Sequence[_Region]) -> bool:
     """Every use is by a graph that sees the value in the model's dims."""
     users = [use.owner.operation for use in value.uses]
     if not all(is_operator(user, GRAPH) for user in users):

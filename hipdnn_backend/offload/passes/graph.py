@@ -27,6 +27,7 @@ __all__ = [
     "mask_of",
     "node_label",
     "source_names",
+    "torch_name",
 ]
 
 Value = Any
@@ -77,6 +78,14 @@ def mask_of(numbers: Iterable[int]) -> int:
     for number in numbers:
         mask |= 1 << number
     return mask
+
+
+def torch_name(operation: Any) -> str:
+    """The MLIR name of an operation; PyTorch's own of one that the torch dialect does not define."""
+    if operation.name == "torch.operator":
+        name = ir.StringAttr(operation.attributes["name"]).value
+        return name if name.startswith("torch.aten.") else operation.name
+    return operation.name
 
 
 def source_names(location: Any) -> tuple[str, ...]:
@@ -205,7 +214,7 @@ class FunctionGraph:
             return
         inputs = tuple(dict.fromkeys(each for value in taken for each in self._elements(value)))
         producers = frozenset(self.owner[value] for value in inputs if value in self.owner)
-        node = Node(len(self.nodes), op, op.name, inputs, producers)
+        node = Node(len(self.nodes), op, torch_name(op), inputs, producers)
         self.nodes.append(node)
         self.owner.update(dict.fromkeys(op.results, node.number))
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from hipdnn_backend.offload.mlir import ir
-from hipdnn_backend.offload.passes.graph import LIST, LITERAL, FunctionGraph, bits, functions, is_tensor, source_names
+from hipdnn_backend.offload.passes.graph import (
+    LIST,
+    LITERAL,
+    FunctionGraph,
+    bits,
+    functions,
+    is_tensor,
+    source_names,
+    torch_name,
+)
 from hipdnn_backend.onnx_op import OPERATOR
 
 __all__ = [
@@ -111,7 +120,7 @@ def operation_names(ops: Sequence[Operation]) -> tuple[str, ...]:
         if is_operator(op, OPERATOR):
             names += [f"onnx.{ir.StringAttr(each).value}" for each in ir.ArrayAttr(op.attributes["hipdnn.operators"])]
         else:
-            names.append(op.name)
+            names.append(torch_name(op))
     return tuple(names)
 
 

@@ -9,8 +9,8 @@ from hipdnn_backend.offload.program.program import (
     Buffer,
     Copy,
     Execute,
-    Graph,
     Named,
+    PlannedGraph,
     Program,
     ProgramError,
     Space,
@@ -115,9 +115,9 @@ def _view(item: object, where: str) -> View:
     )  # fmt: skip
 
 
-def _graph(item: object, where: str) -> Graph:
+def _graph(item: object, where: str) -> PlannedGraph:
     fields = _object(item, where)
-    return Graph(
+    return PlannedGraph(
         name=_text(_field(fields, "name", where), where),
         engine=_text(_field(fields, "engine", where), where),
         plan=_number(_field(fields, "plan", where), where),

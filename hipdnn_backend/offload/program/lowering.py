@@ -16,8 +16,8 @@ from hipdnn_backend.offload.program.program import (
     Buffer,
     Copy,
     Execute,
-    Graph,
     Named,
+    PlannedGraph,
     Program,
     Space,
     Step,
@@ -188,7 +188,7 @@ class _Reader:
     alignment: int
     buffers: list[Buffer] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
-    graphs: list[Graph] = field(default_factory=list)
+    graphs: list[PlannedGraph] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     plans: list[Any] = field(default_factory=list)
     arguments: list[Named] = field(default_factory=list)
@@ -319,7 +319,7 @@ class _Reader:
             self.plans.append(found.plan)
         self._wires[name] = decode_graph(found.wire)
         self.graphs.append(
-            Graph(
+            PlannedGraph(
                 name,
                 found.engine.name,
                 plan,

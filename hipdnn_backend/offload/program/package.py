@@ -10,19 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import stat
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from fusilli_ground.files import whole_file
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.program.document import from_document, to_document
 from hipdnn_backend.offload.program.program import Program, ProgramError
@@ -33,10 +33,9 @@ __all__ = [
     "Package",
     "PackageError",
     "SavedPlan",
-    "Variant",
+    "TargetProgram",
     "is_package",
     "save_package",
-    "whole_file",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -74,7 +73,7 @@ class SavedPlan:
 
 
 @dataclass(frozen=True)
-class Variant:
+class TargetProgram:
     """A model compiled for one target.
 
     Attributes:
@@ -97,7 +96,7 @@ def is_package(start: bytes) -> bool:
     return start[:4] == _MAGIC
 
 
-def save_package(path: str | os.PathLike[str], name: str, variants: Sequence[Variant]) -> None:
+def save_package(path: str | os.PathLike[str], name: str, variants: Sequence[TargetProgram]) -> None:
     """Write a model; a file that was there stays if that fails. A device or pipe is written to, not replaced.
 
     Args:
@@ -116,39 +115,7 @@ def save_package(path: str | os.PathLike[str], name: str, variants: Sequence[Var
         _write(file, name, variants)
 
 
-@contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to be written, which takes the place of an old one when all went well. A device or pipe is written to.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    if _is_special(path):
-        with open(path, "wb") as file:
-            yield file
-        return
-    final = Path(os.path.realpath(path))
-    temporary = final.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-        os.replace(temporary, final)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # not the name that nobody knows
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def _is_special(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names something that is no regular file: a file in its place would be the end of a device."""
-    try:
-        return not stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        return not os.fspath(path)  # "" would mean the folder that we are in
-
-
-def _write(file: BinaryIO, name: str, variants: Sequence[Variant]) -> None:
+def _write(file: BinaryIO, name: str, variants: Sequence[TargetProgram]) -> None:
     """Blobs are named by digest: equal ones are stored once. All have one date, so equal models are equal files."""
     blobs: dict[str, bytes | memoryview] = {}
 
@@ -226,7 +193,7 @@ class Package:
             raise PackageError(f"{path}: damaged: a variant has no target")
         return cls(path, manifest)
 
-    def variant(self, target: str) -> Variant:
+    def variant(self, target: str) -> TargetProgram:
         """What was compiled for a target.
 
         Raises:
@@ -250,7 +217,7 @@ class Package:
         """Which targets it has, in words."""
         return f"it has code for {', '.join(self.targets)}"
 
-    def _read(self, archive: zipfile.ZipFile, target: str, document: Mapping[str, Any]) -> Variant:
+    def _read(self, archive: zipfile.ZipFile, target: str, document: Mapping[str, Any]) -> TargetProgram:
         """A variant, all of which has to fit its program before any of it is used."""
         program = from_document(document["program"])
         blobs = _Blobs(archive, self.path)
@@ -275,7 +242,7 @@ class Package:
         missing = wanted.keys() - constants.keys()
         if missing:
             raise ProgramError(f"constants are missing: {sorted(missing)[:8]}")
-        return Variant(target, program, tuple(plans), constants, _about(document.get("about")))
+        return TargetProgram(target, program, tuple(plans), constants, _about(document.get("about")))
 
 
 def _string(value: object) -> str:

@@ -26,8 +26,8 @@ __all__ = [
     "Buffer",
     "Copy",
     "Execute",
-    "Graph",
     "Named",
+    "PlannedGraph",
     "Program",
     "ProgramError",
     "Space",
@@ -129,7 +129,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class PlannedGraph:
     """A compiled graph as the steps name it.
 
     Attributes:
@@ -214,7 +214,7 @@ class Program:
     constants: tuple[Named, ...]
     buffers: tuple[Buffer, ...]
     views: tuple[View, ...]
-    graphs: tuple[Graph, ...]
+    graphs: tuple[PlannedGraph, ...]
     steps: tuple[Step, ...]
     setup: int = 0
     arena: int = 0
@@ -305,6 +305,7 @@ class Program:
                 raise ProgramError(f"{where} ({self.step_name(step)}) writes {buffer.space} '{buffer.name}'")
         if number < self.setup:
             self._check_setup(where, step)
+        # A program may come from a file, so nothing of it is taken for granted: a wrong view is a write anywhere.
         if isinstance(step, Execute):
             graph = self.graphs[step.graph]
             if len(step.operands) != len(graph.inputs) + len(graph.outputs):

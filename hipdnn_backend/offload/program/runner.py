@@ -26,7 +26,7 @@ from hipdnn_backend.engine import BindablePlan, Plan
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.program.copying import bind_copy, host_array
-from hipdnn_backend.offload.program.program import Copy, Execute, Graph, Program, Space, View
+from hipdnn_backend.offload.program.program import Copy, Execute, PlannedGraph, Program, Space, View
 
 __all__ = ["Bound", "InputError", "Prepared", "Timing", "prepare"]
 
@@ -465,7 +465,7 @@ def prepare(
     return Prepared(program, plans, memory, stream, constants, origins)
 
 
-def _whose(graph: Graph, origins: Sequence[str]) -> str:
+def _whose(graph: PlannedGraph, origins: Sequence[str]) -> str:
     origin = f"{origins[graph.plan]}: " if origins else ""
     return f"{origin}graph '{graph.name}'"
 

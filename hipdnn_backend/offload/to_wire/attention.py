@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from hipdnn_backend.offload.to_wire.builder import Builder, fields_of, float32
 from hipdnn_backend.offload.to_wire.operation import Op, is_constant
-from hipdnn_backend.offload.to_wire.registry import Role, rule
+from hipdnn_backend.offload.to_wire.registry import Result, Role, rule
 from hipdnn_backend.offload.to_wire.types import FLOATS, compute_type
-from hipdnn_backend.offload.to_wire.values import Source, Value
+from hipdnn_backend.offload.to_wire.values import Source, Tensor, Value
 from hipdnn_backend.offload.to_wire.views import Dims
-from hipdnn_backend.wire import DataType, PointwiseMode, SdpaAttributes
+from hipdnn_backend.wire import DataType, PointwiseMode, SdpaAttributes, SdpaBackwardAttributes
 
 __all__ = ["Match", "find"]
 
@@ -121,19 +121,83 @@ def _only_user(op: Op, by_result: dict[Any, Op], kept: set[Any]) -> Op | None:
 @rule("aten.scaled_dot_product_attention", role=Role.ANCHOR)
 def scaled_dot_product_attention(b: Builder, op: Op) -> Value:
     """q, k, v, mask, dropout, is_causal, scale, enable_gqa."""
-    if op.number(4) != 0:
-        raise op.refuse(f"dropout {op.number(4)} is random")
-    q, k, v = (b.value(op, index) for index in range(3))
+    q, k, v = _operands(b, op, (0, 1, 2), dropout=4)
     mask = None if op.is_none(3) else b.value(op, 3)
     grouped = len(op.operands) > 7 and op.flag(7)
     if not grouped and len(q.dims) > 3 and not q.dims[-3] == k.dims[-3] == v.dims[-3]:
         raise op.refuse(f"heads of q {q.dims}, k {k.dims} and v {v.dims} broadcast")
-    scale = None if op.is_none(6) else float(op.number(6))
-    return _attention(b, op, q, k, v, mask, scale, causal=op.flag(5))
+    return _attention(b, op, q, k, v, mask, _scale(op, 6), causal=op.flag(5))
+
+
+@rule("aten._scaled_dot_product_flash_attention_for_cpu", role=Role.ANCHOR)
+def flash_attention(b: Builder, op: Op) -> Result:
+    """q, k, v, dropout, is_causal, mask, scale; training saves the logarithm of the sums, without their last dim."""
+    q, k, v = _operands(b, op, (0, 1, 2), dropout=3)
+    mask = None if op.is_none(5) else b.value(op, 5)
+    stats = b.tensor(op, (*q.dims[:3], 1), op.result(1).dtype, "::stats") if op.used(1) else None
+    o = _attention(b, op, q, k, v, mask, _scale(op, 6), causal=op.flag(4), stats=stats)
+    return [o, None if stats is None else b.made(stats, q.dims[:3])]
+
+
+@rule("aten._scaled_dot_product_flash_attention_for_cpu_backward", role=Role.ANCHOR)
+def flash_attention_backward(b: Builder, op: Op) -> Result:
+    """do, q, k, v, o, the logarithm of the sums, dropout, is_causal, mask, scale; gives dq, dk, dv."""
+    q, k, v = _operands(b, op, (1, 2, 3), dropout=6)
+    do, o, stats = (b.value(op, index) for index in (0, 4, 5))
+    if len(q.dims) != 4:
+        raise op.refuse(f"gradients of attention of rank {len(q.dims)} have no hipDNN form")
+    stats = b.reshaped(op, stats, (*q.dims[:3], 1), "the sums")
+    values = {"q": q, "k": k, "v": v, "o": o, "do": do, "stats": stats}
+    tensors = {name: b.plain(op, value, name) for name, value in values.items()}
+    if not op.is_none(8):
+        tensors["attn_mask"] = _mask(b, op, b.value(op, 8), q)
+    for index, (name, like) in enumerate((("dq", q), ("dk", k), ("dv", v))):
+        tensors[name] = b.tensor(op, like.dims, op.result(index).dtype, f"::{name}")
+    compute = compute_type(q.dtype, op.result().dtype)
+    table = SdpaBackwardAttributes(
+        **fields_of(tensors),
+        attn_scale_value=_factor(_scale(op, 9), q, compute),
+        right_bound=0 if op.flag(7) else None,
+    )
+    b.node(op, table, compute)
+    return [b.made(tensors[name]) for name in ("dq", "dk", "dv")]
+
+
+def _operands(b: Builder, op: Op, places: tuple[int, int, int], *, dropout: int) -> tuple[Value, Value, Value]:
+    """q, k and v of an attention that drops nothing."""
+    if op.number(dropout) != 0:
+        raise op.refuse(f"dropout {op.number(dropout)} is random")
+    q, k, v = (b.value(op, index) for index in places)
+    return q, k, v
+
+
+def _scale(op: Op, index: int) -> float | None:
+    return None if op.is_none(index) else float(op.number(index))
+
+
+def _factor(scale: float | None, q: Value, compute: DataType) -> float | None:
+    """The scale spelled out: none is a scale of 1 to some versions of hipDNN. None: it would be rounded more."""
+    factor = 1.0 / math.sqrt(q.dims[-1]) if scale is None else scale
+    implied = scale is None and compute == DataType.DOUBLE and float32(factor) != factor
+    return None if implied else float32(factor)
+
+
+def _mask(b: Builder, op: Op, mask: Value, q: Value) -> Tensor:
+    """What is added to the scores, as a tensor of rank 4."""
+    return b.aligned(op, _added(b, op, _mask_view(b, op, mask, len(q.dims)), q.dtype), "the mask")
 
 
 def _attention(
-    b: Builder, op: Op, q: Value, k: Value, v: Value, mask: Value | None, scale: float | None, *, causal: bool
+    b: Builder,
+    op: Op,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None,
+    scale: float | None,
+    *,
+    causal: bool,
+    stats: Tensor | None = None,
 ) -> Value:
     """One node on [batch, heads, sequence, head size]; operands of lower rank get heads and a batch of 1."""
     kind = op.result()
@@ -145,16 +209,15 @@ def _attention(
     tensors = {name: b.plain(op, b.reshaped(op, value, _heads(value.dims)), name)
                for name, value in (("q", q), ("k", k), ("v", v))}  # fmt: skip
     if mask is not None:
-        added = _added(b, op, _mask_view(b, op, mask, len(q.dims)), q.dtype)
-        tensors["attn_mask"] = b.aligned(op, added, "the mask")
+        tensors["attn_mask"] = _mask(b, op, mask, q)
     tensors["o"] = b.tensor(op, (*shape[:3], v.dims[-1]), kind.dtype)
+    if stats is not None:
+        tensors["stats"] = stats
     compute = compute_type(q.dtype, kind.dtype)
-    factor = 1.0 / math.sqrt(q.dims[-1]) if scale is None else scale
-    # Spelled out: no scale is a scale of 1 to some versions of hipDNN. Not where 32 bits would round it further.
-    implied = scale is None and compute == DataType.DOUBLE and float32(factor) != factor
     table = SdpaAttributes(
         **fields_of(tensors),
-        attn_scale_value=None if implied else float32(factor),
+        generate_stats=True if stats is not None else None,
+        attn_scale_value=_factor(scale, q, compute),
         right_bound=0 if causal else None,
     )
     b.node(op, table, compute)

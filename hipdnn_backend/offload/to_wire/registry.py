@@ -11,15 +11,15 @@ from hipdnn_backend.offload.to_wire.builder import Builder
 from hipdnn_backend.offload.to_wire.operation import Op
 from hipdnn_backend.offload.to_wire.values import Value
 
-__all__ = ["RULES", "Result", "Role", "Rule", "lookup", "register_rule", "role", "rule"]
+__all__ = ["RULES", "Result", "Role", "WireRule", "lookup", "register_rule", "role", "rule"]
 
 Result = Value | Sequence[Value | None]
-Rule = Callable[[Builder, Op], Result]
-RULES: Final[dict[str, Rule]] = {}
+WireRule = Callable[[Builder, Op], Result]
+RULES: Final[dict[str, WireRule]] = {}
 """Rule by operation, e.g. ``torch.aten.relu``. A rule returns the value of the first result, or of each result, None
 for one that it cannot make; it raises NotTranslated."""
 
-R = TypeVar("R", bound=Rule)
+R = TypeVar("R", bound=WireRule)
 
 
 class Role(Enum):
@@ -51,7 +51,7 @@ def rule(*names: str, role: Role = Role.ELEMENTWISE) -> Callable[[R], R]:
     return register
 
 
-def register_rule(name: str, function: Rule, role: Role = Role.ELEMENTWISE) -> None:
+def register_rule(name: str, function: WireRule, role: Role = Role.ELEMENTWISE) -> None:
     """Registers one rule; for tables of operations.
 
     Raises:
@@ -69,7 +69,7 @@ def role(name: str) -> Role:
     return _ROLES.get(name, Role.ELEMENTWISE)
 
 
-def lookup(op: Op) -> Rule:
+def lookup(op: Op) -> WireRule:
     """The rule of an operation.
 
     Raises:

@@ -15,7 +15,7 @@ from iree_bridge.emit.few_rows import missing_terms
 from iree_bridge.emit.linalg import mirrored
 from iree_bridge.emit.products_cpu import as_computed
 from iree_bridge.emit.window_frame import cropped, met
-from iree_bridge.targets.types import carried
+from iree_bridge.targets.types import multiplied
 from iree_bridge.targets.variants import is_channels_last, is_usual
 
 __all__ = ["conv_fprop", "convolution", "in_mirror", "operand_type", "operands"]
@@ -66,7 +66,8 @@ def _copied(e: Emitter, value: Value, *, last: bool) -> Value:
 def operands(e: Emitter, node: ConvNode, first: str, second: str) -> tuple[Value, Value]:
     """The inputs at two ports in the one type in which they are multiplied."""
     a, b = node.inputs[first], node.inputs[second]
-    dtype = operand_type(carried(a.data_type), carried(b.data_type), node.compute)
+    first_type, second_type = (multiplied(tensor.data_type, is_gpu=e.target.is_gpu) for tensor in (a, b))
+    dtype = operand_type(first_type, second_type, node.compute)
     if dtype is DataType.BFLOAT16 and e.target.chip == "gfx908":
         dtype = DataType.FLOAT  # the compiler does not use the bf16 matrix instructions of this chip
     return _operand(e, node, a, dtype), _operand(e, node, b, dtype)
@@ -77,11 +78,12 @@ def _operand(e: Emitter, node: ConvNode, tensor: TensorAttr, dtype: DataType) ->
 
     GPU targets fail on convolutions whose operands are widened, or picked out of a buffer with gaps, in the same kernel
     (local memory is exceeded, an allocation has no bound, address spaces differ), so there that takes one of its own.
+    It leaves the order of dims as it is: `_as_the_image` has the filters follow that of the image.
     """
     value = e.read(tensor)
-    widened = value.dtype.bits < dtype.bits or value.dtype.is_float != dtype.is_float
+    widened = tensor.data_type.bits < dtype.bits or value.dtype.is_float != dtype.is_float
     if e.target.is_gpu and (widened or not tensor.physical.dense):
-        return e.barrier(e.cast(value, dtype))
+        return _copied(e, e.cast(value, dtype), last=is_channels_last(tensor))
     value = as_computed(e, e.cast(value, dtype))
     return (
         _copied(e, value, last=is_channels_last(tensor))

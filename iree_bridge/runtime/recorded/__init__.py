@@ -10,14 +10,14 @@ pins 128 MiB of host memory for each stream; see ``docs/performance.md``. What c
 from __future__ import annotations
 
 from iree_bridge.runtime.recorded.recording import (
+    ArgumentOffset,
     Copy,
     Fill,
     Kernel,
     Launch,
-    Place,
     Recording,
     UnrecordableError,
     record,
 )
 
-__all__ = ["Copy", "Fill", "Kernel", "Launch", "Place", "Recording", "UnrecordableError", "record"]
+__all__ = ["ArgumentOffset", "Copy", "Fill", "Kernel", "Launch", "Recording", "UnrecordableError", "record"]

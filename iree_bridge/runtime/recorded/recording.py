@@ -11,7 +11,7 @@ from iree_bridge.runtime.recorded.flatbuffer import Table
 from iree_bridge.runtime.recorded.interpreter import Interpreter, UnknownInstructionError
 from iree_bridge.runtime.recorded.module import read_module
 
-__all__ = ["Copy", "Fill", "Kernel", "Launch", "Place", "Recording", "UnrecordableError", "record"]
+__all__ = ["ArgumentOffset", "Copy", "Fill", "Kernel", "Launch", "Recording", "UnrecordableError", "record"]
 
 _INIT: Final = "__init"
 _ENTRY: Final = "main$async"
@@ -30,7 +30,7 @@ class UnrecordableError(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class ArgumentOffset:
     """Bytes of an argument: which one (the workspace comes after the tensors), and where in it."""
 
     argument: int
@@ -54,7 +54,7 @@ class Launch:
 
     kernel: Kernel
     grid: tuple[int, int, int]
-    pointers: tuple[Place, ...]
+    pointers: tuple[ArgumentOffset, ...]
     numbers: tuple[int, ...]
 
 
@@ -62,7 +62,7 @@ class Launch:
 class Fill:
     """``nbytes`` bytes are set to a pattern of 1, 2 or 4 bytes."""
 
-    target: Place
+    target: ArgumentOffset
     nbytes: int
     pattern: int
     width: int
@@ -72,8 +72,8 @@ class Fill:
 class Copy:
     """``nbytes`` bytes are copied on the device."""
 
-    source: Place
-    target: Place
+    source: ArgumentOffset
+    target: ArgumentOffset
     nbytes: int
 
 
@@ -352,20 +352,20 @@ def _part(buffer: _Buffer, offset: int, nbytes: int) -> _Buffer:
 
 
 @dataclass(frozen=True)
-class _Slot(Place):
+class _Slot(ArgumentOffset):
     """A place in whatever buffer is bound to slot ``argument`` later."""
 
     nbytes: int
 
 
-def _place(slot: int, buffer: _Buffer | None, offset: int, nbytes: int) -> Place:
+def _place(slot: int, buffer: _Buffer | None, offset: int, nbytes: int) -> ArgumentOffset:
     if buffer is None:
         return _Slot(slot, offset, nbytes)
     part = _part(buffer, offset, nbytes)
-    return Place(part.argument, part.offset)
+    return ArgumentOffset(part.argument, part.offset)
 
 
-def _fill(target: Place, nbytes: int, pattern: int, width: int, flags: int) -> Fill:
+def _fill(target: ArgumentOffset, nbytes: int, pattern: int, width: int, flags: int) -> Fill:
     if flags or width not in _WIDTHS or nbytes % width:
         _refuse(f"a fill of {nbytes} bytes with a pattern of {width}, flags {flags:#x}")
     return Fill(target, nbytes, pattern & (1 << 8 * width) - 1, width)
@@ -374,11 +374,11 @@ def _fill(target: Place, nbytes: int, pattern: int, width: int, flags: int) -> F
 def _bound(command: Command, bindings: Sequence[tuple[_Buffer, int, int]]) -> Command:
     """A command with buffers in place of slots."""
 
-    def place(each: Place) -> Place:
+    def place(each: ArgumentOffset) -> ArgumentOffset:
         if isinstance(each, _Slot):
             buffer, offset, nbytes = bindings[each.argument]
             part = _part(_part(buffer, offset, nbytes), each.offset, each.nbytes)
-            return Place(part.argument, part.offset)
+            return ArgumentOffset(part.argument, part.offset)
         return each
 
     if isinstance(command, Launch):

@@ -193,7 +193,7 @@ def test_int4_is_stored_as_integers_or_as_its_bytes(stored: np.ndarray, tmp_path
     [
         (
             np.zeros((3, 3), np.uint8),
-            r"its bytes, two elements in each: shape \(5,\) is needed, not \(3, 3\); store",
+            r"its bytes, in which elements of 4 bits lie in a row: shape \(5,\) is needed, not \(3, 3\); store",
         ),
         (INT4 - 1, "'x' has values that int4 cannot hold"),
         (INT4.astype(np.float32), "'x' has dtype float32, the tensor's is int4; use astype"),

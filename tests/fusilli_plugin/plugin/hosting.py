@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from fusilli_plugin.edge.build import compile_shim
-from fusilli_plugin.edge.install import Place, write_sidecar
+from fusilli_plugin.edge.install import Installation, write_sidecar
 from fusilli_plugin.engine.engine import FusilliEngine
 from fusilli_plugin.engine.importers import import_graph
 from graph_api import Graph
@@ -35,7 +35,7 @@ GRAPHS = ROOT / "tests" / "data" / "hipdnn_graphs"
 def build_plugin(folder: Path) -> Path:
     """The shim in a folder of its own, told by its sidecar file to use this interpreter and these sources."""
     library = compile_shim(folder / "libfusilli_plugin.so")
-    write_sidecar(library, Place.of_this_interpreter())
+    write_sidecar(library, Installation.of_this_interpreter())
     return library
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from fusilli_plugin.attach import _INTERRUPTED, ABI
 from fusilli_plugin.edge import build, install
-from fusilli_plugin.edge.install import InstallError, Place
+from fusilli_plugin.edge.install import Installation, InstallError
 from fusilli_plugin.edge.link import ffi
 from hipdnn_backend.plugins import search
 from hipdnn_backend.plugins.abi import OPTIONAL, REQUIRED
@@ -122,7 +122,7 @@ def test_an_installed_library_needs_none(tmp_path: Path) -> None:
 
 def test_a_sidecar_cannot_hold_line_breaks(tmp_path: Path) -> None:
     with pytest.raises(InstallError, match="line break"):
-        install.write_sidecar(tmp_path / "x.so", Place(tmp_path / "a\nb", Path("p"), "l", "3"))
+        install.write_sidecar(tmp_path / "x.so", Installation(tmp_path / "a\nb", Path("p"), "l", "3"))
 
 
 def test_linking_beside_other_plugins(library: Path, tmp_path: Path) -> None:

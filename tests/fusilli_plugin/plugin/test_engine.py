@@ -50,7 +50,7 @@ def config(*knobs: tuple[str, Any]) -> EngineConfig:
 def run(plan: FusilliPlan, graph: Graph, **arguments: Any) -> list[str]:
     """Execute a plan on seeded inputs for ``graph``; what is wrong with the results."""
     inputs = graph.random_inputs(3)
-    outputs = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
+    outputs = {tensor: tensor.memory() for tensor in graph.arguments().outputs}
     workspace = np.zeros(plan.workspace_size + 64, np.uint8)
     pack = {tensor.uid: array.ctypes.data for tensor, array in (inputs | outputs).items()}
     address = workspace.ctypes.data + -workspace.ctypes.data % 64

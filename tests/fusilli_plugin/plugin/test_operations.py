@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from graph_api import DataType, Graph, NormFwdPhase, PointwiseMode, ReductionMode
+from tests.cases import family_cases, sdpa_backward
 from tests.fusilli_plugin.plugin.hosting import Session, make_case
 from tests.fusilli_plugin.plugin.shapes import attention, conv, matmul, pointwise, reduction, wire_bytes
 
@@ -130,6 +131,15 @@ FAST: dict[str, Callable[[], Graph]] = {
     "reductions": lambda: reduction([mode for mode in ReductionMode if not mode.name.startswith("MUL")]),
     "runtime-scalars": lambda: scaled_matmul(at_run_time=True),
 }
+GRADIENTS: dict[str, Graph] = {
+    "grouped-causal": sdpa_backward.graph((1, 4, 2, 1, 6, 6, 8, 5), causal_mask=True),
+    "mask": sdpa_backward.graph((2, 2, 2, 2, 5, 7, 8, 4), bias=(2, 1, 5, 7), scale=0.3),
+}
+NOT_IN_C = [
+    ("sdpa_backward", "bias_full"), ("sdpa_backward", "lengths"), ("sdpa_backward", "dropout"), ("sdpa", "alibi"),
+    ("sdpa", "dropout_full"), ("sdpa", "blocks_small"), ("sdpa", "paged_gaps"), ("sdpa", "paged_outside"),
+]  # fmt: skip
+"""Options of attention that the host's reference lacks."""
 SLOW: dict[str, Callable[[], Graph]] = {
     "conv+bias+relu-nhwc": lambda: conv((2, 4, 6, 5), (6, 4, 3, 3), layout="nhwc", bias=True, relu=True, padding=1),
     "conv-asymmetric-padding": lambda: conv((1, 3, 6, 7), (2, 3, 3, 2), pre_padding=(2, 0), post_padding=(0, 1)),
@@ -155,6 +165,29 @@ SLOW: dict[str, Callable[[], Graph]] = {
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_an_operation(session: Session, tmp_path: Path, name: str) -> None:
     check(session, tmp_path / "case", (FAST | SLOW)[name]())
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_attention(session: Session, tmp_path: Path, name: str) -> None:
+    graph = GRADIENTS[name].validate()
+    arrays = sdpa_backward.inputs()(graph)
+    inputs = {tensor.name: array for tensor, array in arrays.items()}
+    check(session, tmp_path / "case", graph, inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [NOT_IN_C[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in NOT_IN_C[1:])]
+)
+def test_options_of_attention(session: Session, tmp_path: Path, family: str, name: str) -> None:
+    """Judged by the graph's own reference alone."""
+    case = next(case for case in family_cases(family) if case.name == name)
+    graph = case.graph()
+    data = wire_bytes(graph)
+    session.warm(data)
+    made = make_case(tmp_path / "case", data, inputs={t.name: array for t, array in case.pack(graph).items()})
+    (made.folder / "reference").unlink()
+    session.run("walk", made.folder)
+    assert made.wrong() == []
 
 
 @pytest.mark.slow

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from fusilli_plugin.cli import cli
 from fusilli_plugin.engine.engine import FusilliEngine
 from fusilli_plugin.engine.importers import import_graph
 from graph_api import ConvolutionMode, DataType, Graph, PointwiseMode
@@ -63,9 +63,11 @@ def test_a_cache_that_was_warmed_elsewhere_is_enough(
     for folder in (warm, own):
         folder.mkdir(mode=0o700)
     (logged / "graph_1.json").write_text(graph_to_json(decode_graph(RELU)))
+    # In a process of its own: this one may have been told that its processor is another one than that of the plugin.
     monkeypatch.setenv("FUSILLI_CACHE_DIR", str(warm))
-    done = CliRunner().invoke(cli, ["warm", "--from", str(logged), "--target", "cpu"])
-    assert done.exit_code == 0, done.output
+    command = [sys.executable, "-m", "fusilli_plugin", "warm", "--from", str(logged), "--target", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     session.cache = own
     never: dict[str, Any] = {"FUSILLI_COMPILE": "never", "FUSILLI_CACHE_READONLY": str(warm)}
     case = make_case(tmp_path / "relu", RELU)

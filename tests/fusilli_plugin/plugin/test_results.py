@@ -163,7 +163,7 @@ def test_a_small_workspace_is_the_plans_own(engine: FusilliEngine) -> None:
     failures: list[str] = []
 
     def work(workspace: int) -> None:
-        outputs = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
+        outputs = {tensor: tensor.memory() for tensor in graph.arguments().outputs}
         pack = {tensor.uid: array.ctypes.data for tensor, array in (inputs | outputs).items()}
         for _ in range(20):
             plan.execute(pack, workspace=workspace)  # 1 is no address: nothing was asked for, so it is not used

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from graph_api import AttentionImplementation, DataType, DiagonalAlignment, Graph, GraphError, numerics
-from tests.cases.sdpa import CASES
+from graph_api.ops.attention import alibi_slopes
+from tests.cases.sdpa import CASES, paged_graph
 from tests.cases.sdpa import _graph as attention
 
 D = DataType
@@ -93,18 +94,47 @@ def test_options_that_do_not_fit_are_named(options: dict[str, Any], message: str
         attention(*SMALL, **options).validate()
 
 
-@pytest.mark.parametrize("tables", ["kv", "k", "v", ""])
+@pytest.mark.parametrize("tables", ["kv", "k", "v"])
 def test_containers_of_pages_are_no_clash_of_batches(tables: str) -> None:
-    """Pages in the shapes of hipDNN and cuDNN are a graph; that no target serves it is what support says."""
+    """Pages in the shapes of hipDNN and cuDNN; the operand that has none says how many keys there are."""
     g = Graph("paged", io_data_type=D.HALF)
     q = g.tensor("q", dim=(17, 32, 1, 128))
-    k, v = (g.tensor(name, dim=(200, 8, 16, 128)) for name in "kv")
-    pages = {f"page_table_{n}": g.tensor(n * 2, dim=(17, 1, 4, 1), data_type=D.INT32) for n in tables}
-    o, _ = g.sdpa(q, k, v, max_seq_len_kv=None if len(tables) == 1 else 64, other_inputs=pages)
+    k, v = (g.tensor(name, dim=(200, 8, 16, 128) if name in tables else (17, 8, 64, 128)) for name in "kv")
+    pages: dict[str, Any] = {f"page_table_{n}": g.tensor(n * 2, dim=(17, 1, 4, 1), data_type=D.INT32) for n in tables}
+    o, _ = g.sdpa(q, k, v, **pages)
     o.set_output()
     assert g.validate().find(o.name).dims == (17, 32, 1, 128)
     node: Any = g.nodes[0]
-    assert node.unsettled() in ("max_seq_len_kv", "page_table_k", "page_table_v")
+    assert node.score_dims == (17, 32, 1, 64)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keys": 17}, "k holds 16 keys per sequence .*fewer than the 17"),
+        ({"tables": "k", "keys": 40}, "k holds 16 keys per sequence .*fewer than the 40"),
+        ({"kind": D.HALF}, "page_table_k 'table_k' must be INT32 or INT64, got HALF"),
+    ],
+)
+def test_pages_that_do_not_fit_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        paged_graph(7, 4, **options).validate()
+
+
+def test_a_page_table_of_another_shape_is_named() -> None:
+    g = Graph("paged", io_data_type=D.HALF)
+    k, v = (g.tensor(name, dim=(7, 2, 4, 16)) for name in "kv")
+    table = g.tensor("table", dim=(2, 4), data_type=D.INT32)
+    g.sdpa(g.tensor("q", dim=(2, 2, 3, 16)), k, v, page_table_k=table, page_table_v=table).o.set_output()
+    with pytest.raises(GraphError, match=r"page_table_k 'table' must have dims \(2, 1, pages, 1\), got \(2, 4\)"):
+        g.validate()
+
+
+def test_max_seq_len_kv_belongs_to_pages() -> None:
+    with pytest.raises(
+        GraphError, match="max_seq_len_kv=8 says how many keys pages hold, and there are no page tables"
+    ):
+        attention(*SMALL, max_seq_len_kv=8).validate()
 
 
 def test_pages_without_tables_are_explained() -> None:
@@ -220,7 +250,66 @@ def test_hints_change_nothing() -> None:
     np.testing.assert_array_equal(run(attention(*SMALL))["o"], run(attention(*SMALL, **hints))["o"])
 
 
-@pytest.mark.parametrize("option", [{"alibi_mask": True}, {"dropout_probability": 0.5}, {"max_seq_len_kv": 8}])
+def test_slopes_by_hand() -> None:
+    """Of 8 heads 1/2, 1/4, ...; of 6 those of 4 heads, then the first and third of 8."""
+    assert alibi_slopes(8) == tuple(2.0**-i for i in range(1, 9))
+    assert alibi_slopes(4) == (0.25, 0.0625, 0.015625, 0.00390625)
+    assert alibi_slopes(6) == (*alibi_slopes(4), 0.5, 0.125)
+    assert alibi_slopes(1) == (2.0**-8,)
+    assert alibi_slopes(3) == (2.0**-4, 2.0**-8, 2.0**-2)
+    np.testing.assert_allclose(alibi_slopes(16), 2.0 ** (-0.5 * np.arange(1, 17)))
+
+
+def test_alibi_is_an_equal_bias() -> None:
+    """Row i of the bias is slope * (j - i), up to the diagonal."""
+    sizes = ((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
+    slopes = np.array([2.0**-4, 2.0**-8]).reshape(1, 2, 1, 1)
+    bias = slopes * np.array([[0, 1, 2], [-1, 0, 1], [-2, -1, 0]])
+    wanted = run(attention(*sizes, bias=(1, 2, 3, 3), causal_mask=True), bias=bias)["o"]
+    np.testing.assert_allclose(run(attention(*sizes, alibi_mask=True, causal_mask=True))["o"], wanted)
+
+
+def test_pages_are_the_rows_that_their_numbers_name() -> None:
+    """A table turned round reads the same container backwards, page by page; numbers outside are the nearest page."""
+    paged = paged_graph(3, 2, dtype=D.DOUBLE, sizes=(1, 1, 1, 1, 2, 4, 3), count=4, compute_data_type=D.DOUBLE)
+    pack: dict[Any, Any] = dict(paged.validate().random_inputs(seed=2))
+    for name in ("table_k", "table_v"):
+        pack[paged.find(name)][0, 0, :, 0] = [2, -5, 1, 99]
+    k, v = (pack[paged.find(name)] for name in "kv")
+    rows = [np.concatenate([x[page, :, :] for page in (2, 0, 1, 2)], axis=1)[None] for x in (k, v)]
+    g = attention((1, 1, 2, 4), (1, 1, 8, 4), (1, 1, 8, 3), D.DOUBLE, compute_data_type=D.DOUBLE)
+    wanted = run(g, q=pack[paged.find("q")], k=rows[0], v=rows[1])["o"]
+    np.testing.assert_allclose(paged.reference(pack)[paged.find("o")], wanted)
+
+
+def test_bits_of_blocks_count_from_the_lowest() -> None:
+    """Of 300 keys, three blocks, only the middle one is seen: bit 1."""
+    extra: dict[str, Any] = {
+        "extra": lambda g, _: {"block_mask": g.tensor("block_mask", dim=(1, 1, 1, 1), data_type=D.UINT8)}
+    }
+    g = attention((1, 1, 2, 1), (1, 1, 300, 1), (1, 1, 300, 300), scale=0.0, **extra)
+    o = run(g, v=np.eye(300)[None, None], block_mask=[[[[2]]]])["o"][0, 0, 0]
+    assert np.flatnonzero(o).tolist() == list(range(128, 256))
+
+
+def test_a_dropout_scales_weights_and_not_their_sum() -> None:
+    def extra(g: Graph, _: Any) -> dict[str, Any]:
+        return {"dropout_mask": g.tensor("mask", dim=(1, 2)), "dropout_scale": g.tensor("factor", dim=(1,))}
+
+    g = attention((1, 1, 1, 1), (1, 1, 2, 1), (1, 1, 2, 1), scale=0.0, extra=extra, generate_stats=True)
+    got = run(g, v=[[[[10.0], [20.0]]]], mask=[[0.0, 1.0]], factor=[2.0])
+    np.testing.assert_allclose(got["o"], 0.5 * 20.0 * 2.0)
+    np.testing.assert_allclose(got["sdpa_0::stats"], math.log(2.0))
+
+
+def test_a_sink_is_in_max_and_sum() -> None:
+    g = attention((1, 1, 1, 1), (1, 1, 1, 1), (1, 1, 1, 1), scale=0.0, sink=True, parts=True)
+    got = run(g, sink=[[[[math.log(4.0)]]]])
+    np.testing.assert_allclose(got["logit_max"], math.log(4.0))
+    np.testing.assert_allclose(got["score_sum_exp"], 1.25)
+
+
+@pytest.mark.parametrize("option", [{"alibi_mask": True}, {"dropout_probability": 0.5}])
 def test_unsettled_options_have_no_reference(option: dict[str, Any]) -> None:
     with pytest.raises(GraphError, match=f"{next(iter(option))} has no reference"):
         run(attention(*SMALL, **option))

@@ -25,7 +25,7 @@ from hipdnn_backend.offload.program.package import (
     Package,
     PackageError,
     SavedPlan,
-    Variant,
+    TargetProgram,
     _Blobs,
     is_package,
     save_package,
@@ -36,9 +36,9 @@ from tests.hipdnn_backend.fake_plans import FakeEngine
 from tests.hipdnn_backend.test_interpreter import W, X, Y, plans, program
 
 
-def variant(target: str = "cpu", *, scale: int = 1) -> Variant:
+def variant(target: str = "cpu", *, scale: int = 1) -> TargetProgram:
     saved = tuple(SavedPlan("FAKE_ENGINE", plan.serialize()) for plan in plans())
-    return Variant(target, program(), saved, {"w": W * scale}, {"target": target})
+    return TargetProgram(target, program(), saved, {"w": W * scale}, {"target": target})
 
 
 @dataclass

@@ -37,9 +37,9 @@ def program(temporaries: int, steps: Sequence[tuple[str, tuple[str, ...]]]) -> p
         buffers=tuple(p.Buffer(space, name, NBYTES) for name, space in spaces.items()),
         views=tuple(p.View(number, 0, DIMS, STRIDES, "float32") for number in place.values()),
         graphs=(
-            p.Graph("add", "FAKE_ENGINE", 0, (1, 2), (100,), 0),
-            p.Graph("relu", "FAKE_ENGINE", 1, (1,), (100,), 100),
-            p.Graph("double", "FAKE_ENGINE", 2, (1,), (100,), 0),
+            p.PlannedGraph("add", "FAKE_ENGINE", 0, (1, 2), (100,), 0),
+            p.PlannedGraph("relu", "FAKE_ENGINE", 1, (1,), (100,), 100),
+            p.PlannedGraph("double", "FAKE_ENGINE", 2, (1,), (100,), 0),
         ),
         steps=tuple(p.Execute(KERNELS.index(name), tuple(place[each] for each in used)) for name, used in steps),
     )

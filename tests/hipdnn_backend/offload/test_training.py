@@ -35,9 +35,17 @@ def layers(x: Any, scale: Any, shift: Any, w: Any) -> Any:
     return torch.nn.functional.gelu(torch.nn.functional.layer_norm(x, (12,), scale, shift) @ w)
 
 
+def attends(x: Any, q: Any, k: Any, v: Any, w: Any) -> Any:
+    """Products whose columns are heads, causal attention, another product."""
+    heads = [(x @ weights).view(2, 6, 2, 8).transpose(1, 2) for weights in (q, k, v)]
+    y = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+    return y.transpose(1, 2).reshape(2, 6, 16) @ w
+
+
 NETS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "conv_batchnorm_relu": (normalised, ((2, 4, 9, 8), (6, 4, 3, 3), (6,), (6,))),
     "grouped_and_dilated": (grouped, ((2, 4, 7, 8), (6, 2, 2, 3), (6,), (5, 6, 3, 3))),
+    "attention": (attends, ((2, 6, 12), (12, 16), (12, 16), (12, 16), (16, 12))),
     "layernorm_matmul_gelu": (layers, ((3, 10, 12), (12,), (12,), (12, 7))),
 }
 
@@ -60,9 +68,12 @@ def test_gradients_of_a_training_step(name: str) -> None:
     with load(make_fx(step)(*args), device="cpu", example=args) as model:
         graphs = model.about["graphs"].values()
         left_over = {operation for graph in graphs if graph["custom"] for operation in graph["operations"]}
-        assert left_over <= {"torch.aten.empty_like", "torch.aten.fill.Scalar"}  # PyTorch's ones in SiLU's gradient
+        # PyTorch's ones in SiLU's gradient, and copies of the three gradients of an attention.
+        assert left_over <= {"torch.aten.empty_like", "torch.aten.fill.Scalar", "torch.aten.transpose.int"}
         done = [operation for graph in graphs for operation in graph["operations"]]
         assert done.count("torch.aten.convolution_backward") == sum(len(shape) == 4 for shape in shapes[1:])
+        backward = "torch.aten._scaled_dot_product_flash_attention_for_cpu_backward"
+        assert done.count(backward) == (name == "attention")
         feeds = {tensor.name: arg.numpy() for tensor, arg in zip(model.inputs, args, strict=True)}
         results = model.run(feeds)
     expected = step(*(arg.double() for arg in args))

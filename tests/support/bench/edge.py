@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from fusilli_plugin.edge.build import BuildError, c_compiler, compile_shim
-from fusilli_plugin.edge.install import Place, write_sidecar
+from fusilli_plugin.edge.install import Installation, write_sidecar
 from fusilli_plugin.engine.importers import export_graph
 from graph_api import FusilliError
 from hipdnn_backend.wire import encode_graph
@@ -77,7 +77,7 @@ class Edge:
         except BuildError as error:
             made.skipped = str(error)
             return made
-        place = Place.of_this_interpreter()
+        place = Installation.of_this_interpreter()
         if not Path(place.libpython).is_file():
             made.skipped = f"a C program cannot start Python: {place.python} has no shared library"
             return made

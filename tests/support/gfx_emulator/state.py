@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fusilli_plugin.emulator import HazardError, Memory
+from fusilli_plugin.emulator import HazardError
 
-__all__ = ["HazardError", "Memory"]
+__all__ = ["HazardError"]

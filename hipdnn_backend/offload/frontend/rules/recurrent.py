@@ -115,7 +115,7 @@ def _recurrent(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         and not b.given.get("activation_alpha")
         and not b.given.get("activation_beta")
     )
-    if not written:
+    if not written:  # torch-mlir makes a loop of it
         plain = direction == "forward" and not batch_first and tuple(activations) == _DEFAULTS[node.op_type]
         _check_loop(b, node, steps, full, plain)
         return None

@@ -401,6 +401,37 @@ static void attention(void) {
   free(weights);
 }
 
+// One pair of a query and a key: what it adds to dq, dk and dv, whose sums over heads and queries these are.
+static void attention_pair(long n, long h, long i, long j, double scale, double delta) {
+  const tensor_t *q = port("q"), *k = port("k"), *v = port("v"), *grad = port("do"), *mask = port("attn_mask");
+  tensor_t *dq = out("dq"), *dk = out("dk"), *dv = out("dv");
+  long depth = q->dims[3], width = v->dims[3], keys = k->dims[2], row = (n * q->dims[1] + h) * q->dims[2] + i;
+  long of_k = (n * k->dims[1] + h / (q->dims[1] / k->dims[1])) * keys + j;
+  long of_v = (n * v->dims[1] + h / (q->dims[1] / v->dims[1])) * keys + j;
+  const long at[] = {n, h, i, j};
+  double score = mask ? mask->data[broadcast(mask, at, 4)] : 0, slope = 0;
+  for (long d = 0; d < depth; ++d) score += scale * q->data[row * depth + d] * k->data[of_k * depth + d];
+  for (long d = 0; d < width; ++d) slope += grad->data[row * width + d] * v->data[of_v * width + d];
+  double weight = exp(score - port("stats")->data[row]), change = scale * weight * (slope - delta);
+  for (long d = 0; d < depth; ++d) dq->data[row * depth + d] += change * k->data[of_k * depth + d];
+  for (long d = 0; d < depth; ++d) dk->data[of_k * depth + d] += change * q->data[row * depth + d];
+  for (long d = 0; d < width; ++d) dv->data[of_v * width + d] += weight * grad->data[row * width + d];
+}
+
+static void attention_backward(void) {
+  const tensor_t *q = port("q"), *o = port("o"), *grad = port("do");
+  long heads = q->dims[1], queries = q->dims[2], keys = port("k")->dims[2], width = o->dims[3];
+  double scale = parameter("attn_scale_value", 1 / sqrt((double)q->dims[3]));
+  int causal = parameter("causal_mask", 0) != 0;
+  for (long row = 0; row < q->dims[0] * heads * queries; ++row) {
+    long i = row % queries;
+    double delta = 0;
+    for (long d = 0; d < width; ++d) delta += grad->data[row * width + d] * o->data[row * width + d];
+    for (long j = 0; j < (causal && i + 1 < keys ? i + 1 : keys); ++j)
+      attention_pair(row / queries / heads, row / queries % heads, i, j, scale, delta);
+  }
+}
+
 static void run_node(void) {
   static const struct {
     const char* name;
@@ -408,7 +439,8 @@ static void run_node(void) {
   } all[] = {{"conv_fprop", convolutions}, {"conv_dgrad", convolutions},   {"conv_wgrad", convolutions},
              {"pointwise", pointwise},     {"matmul", matmul},             {"reduction", reduction},
              {"batchnorm", batchnorm},     {"batchnorm_inference", batchnorm_inference},
-             {"rmsnorm", rmsnorm},         {"sdpa", attention}};
+             {"rmsnorm", rmsnorm},         {"sdpa", attention},
+             {"sdpa_backward", attention_backward}};
   for (size_t i = 0; i < sizeof(all) / sizeof(*all); ++i) {
     if (strcmp(op, all[i].name) != 0) continue;
     all[i].function();

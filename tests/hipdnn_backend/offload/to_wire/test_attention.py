@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hipdnn_backend.offload.to_wire import NotTranslated
 from tests.hipdnn_backend.offload.to_wire.recorder import Recorder
@@ -90,3 +91,59 @@ def test_dropout_is_refused() -> None:
     made = r.op("scaled_dot_product_attention", q, q, q, None, 0.5, False)
     with pytest.raises(NotTranslated, match="random"):
         r.translate(made)
+
+
+# ---- training: the operations that PyTorch's autograd leaves for a CPU ---------------------------------------------
+
+_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "scale"), [(4, None), (2, 0.3), (1, None)])
+def test_attention_of_training(causal: bool, heads: int, scale: float | None) -> None:
+    r = Recorder()
+    q, k, v = r.input(2, 4, 5, 8), r.input(2, heads, 5, 8), r.input(2, heads, 5, 8)
+    graph = r.check(*r.op(_FLASH, q, k, v, 0.0, causal, scale=scale))
+    assert [node.op for node in graph.nodes] == ["sdpa"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "scale"), [(4, None), (2, 0.3), (1, None)])
+def test_gradients_of_attention(causal: bool, heads: int, scale: float | None) -> None:
+    """What autograd gives, in float64."""
+    r = Recorder()
+    q, k, v, do = r.input(2, 4, 5, 8), r.input(2, heads, 5, 8), r.input(2, heads, 5, 8), r.input(2, 4, 5, 8)
+    o, stats = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q.value, k.value, v.value, 0.0, causal, scale=scale
+    )
+    o, stats = r.input(data=o.numpy()), r.input(data=stats.numpy())
+    graph = r.check(*r.op(f"{_FLASH}_backward", do, q, k, v, o, stats, 0.0, causal, scale=scale))
+    assert [node.op for node in graph.nodes] == ["sdpa_backward"]
+
+
+@pytest.mark.parametrize("dims", [(5, 7), (2, 1, 5, 7)])
+def test_gradients_beside_a_mask(dims: tuple[int, ...]) -> None:
+    r = Recorder()
+    q, k, v, do = r.input(2, 4, 5, 8), r.input(2, 4, 7, 8), r.input(2, 4, 7, 8), r.input(2, 4, 5, 8)
+    mask = r.input(*dims)
+    o, stats = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q.value, k.value, v.value, 0.0, False, attn_mask=mask.value
+    )
+    o, stats = r.input(data=o.numpy()), r.input(data=stats.numpy())
+    r.check(*r.op(f"{_FLASH}_backward", do, q, k, v, o, stats, 0.0, False, attn_mask=mask))
+
+
+def test_both_directions_of_attention_run() -> None:
+    r = Recorder()
+    q, k, v, do = (r.input(1, 2, 6, 8) for _ in range(4))
+    o, stats = r.op(_FLASH, q, k, v, 0.0, True)
+    r.run(o, *r.op(f"{_FLASH}_backward", do, q, k, v, o, stats, 0.0, True))
+
+
+def test_random_dropout_of_training_is_refused() -> None:
+    r = Recorder()
+    q, k, v = (r.input(1, 2, 6, 8) for _ in range(3))
+    made = r.op(_FLASH, q, k, v, 0.0, True)
+    r.lines = [line.replace("0x0000000000000000", "0x3fd0000000000000") for line in r.lines]
+    with pytest.raises(NotTranslated, match=r"dropout 0\.25 is random"):
+        r.translate(*made)

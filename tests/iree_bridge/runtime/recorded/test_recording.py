@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from iree_bridge.runtime.recorded import Copy, Fill, Kernel, Launch, Place, UnrecordableError, record
+from iree_bridge.runtime.recorded import ArgumentOffset, Copy, Fill, Kernel, Launch, UnrecordableError, record
 from iree_bridge.runtime.recorded import recording as recording_module
 from tests.support import vmfb
 
@@ -27,7 +27,9 @@ def test_an_elementwise_sum_is_one_launch(add: bytes) -> None:
     made = record(add, SIZES, 0)
     (launch,) = made.commands
     assert isinstance(launch, Launch)
-    assert launch.pointers == (Place(1, 0), Place(2, 0), Place(0, 0)), "inputs, then the output"
+    assert launch.pointers == (ArgumentOffset(1, 0), ArgumentOffset(2, 0), ArgumentOffset(0, 0)), (
+        "inputs, then the output"
+    )
     assert (launch.grid, launch.kernel.block, launch.numbers) == ((1, 1, 1), (64, 1, 1), ())
     assert launch.kernel.name.startswith("main$async_dispatch_0_elementwise_16")
     (image,) = made.images
@@ -103,15 +105,18 @@ class TestTheRecorder:
         table = [(self.buffer(0), 32, 224), (self.buffer(1), 0, 256)]
         calls("device.queue.execute.indirect", None, -1, None, None, commands, 0, table)
         assert calls.recorder.commands == [
-            Fill(Place(1, 16), 32, 0x2345_6789, 4),
-            Copy(Place(0, 40), Place(1, 64), 100),
+            Fill(ArgumentOffset(1, 16), 32, 0x2345_6789, 4),
+            Copy(ArgumentOffset(0, 40), ArgumentOffset(1, 64), 100),
         ]
 
     def test_work_of_the_queue_itself(self, calls: Any) -> None:
         part = calls("buffer.subspan", self.buffer(2, 128), 64, 64)
         calls("device.queue.fill", None, -1, None, None, part, 8, 8, 0xAB, 1, 0)
         calls("device.queue.copy", None, -1, None, None, self.buffer(1), 0, part, 0, 64, 0)
-        assert calls.recorder.commands == [Fill(Place(2, 72), 8, 0xAB, 1), Copy(Place(1, 0), Place(2, 64), 64)]
+        assert calls.recorder.commands == [
+            Fill(ArgumentOffset(2, 72), 8, 0xAB, 1),
+            Copy(ArgumentOffset(1, 0), ArgumentOffset(2, 64), 64),
+        ]
 
     def test_memory_that_the_program_allocates_is_a_further_argument(self, calls: Any) -> None:
         fence = calls("fence.create", None, 0)
@@ -122,7 +127,10 @@ class TestTheRecorder:
         calls("device.queue.copy", None, -1, None, None, first, 0, self.buffer(0), 0, 12, 0)
         calls("device.queue.dealloca", None, -1, None, None, first, 0)
         assert calls.recorder.temporaries == [12, 640]
-        assert calls.recorder.commands == [Fill(Place(4, 8), 8, 1, 4), Copy(Place(3, 0), Place(0, 0), 12)]
+        assert calls.recorder.commands == [
+            Fill(ArgumentOffset(4, 8), 8, 1, 4),
+            Copy(ArgumentOffset(3, 0), ArgumentOffset(0, 0), 12),
+        ]
         with pytest.raises(UnrecordableError, match="memory of -1 bytes"):
             calls("device.queue.alloca", None, -1, None, fence, 0, 48, 3075, -1, 0)
 
@@ -135,7 +143,7 @@ class TestTheRecorder:
         for argument in (0, 1):
             calls("device.queue.execute.indirect", None, -1, None, None, commands, 0, [(self.buffer(argument), 0, 256)])
         assert calls.recorder.commands == [
-            Launch(kernel, (2, 3, 1), (Place(argument, 4),), (0xFFFF_FFFF,)) for argument in (0, 1)
+            Launch(kernel, (2, 3, 1), (ArgumentOffset(argument, 4),), (0xFFFF_FFFF,)) for argument in (0, 1)
         ]
 
     def test_what_is_not_understood_is_refused(self, calls: Any) -> None:

@@ -1,0 +1,11 @@
+"""What the provider tells ONNX Runtime and its users."""
+
+from __future__ import annotations
+
+from fusilli_ground.errors import FusilliError
+
+__all__ = ["ProviderError"]
+
+
+class ProviderError(FusilliError):
+    """The provider cannot do what was asked of it: be registered, serve a strict session, run or restore a group."""

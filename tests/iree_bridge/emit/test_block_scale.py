@@ -1,0 +1,93 @@
+"""What compiled block scaling and conversions give, bit by bit, and into how many kernels they go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fusilli_plugin.emulator import Emulator
+from graph_api import DataType, Graph, PointwiseMode
+from iree_bridge import Target, build
+from iree_bridge.compile.inspect import inspect_graph
+from tests.cases.block_scale import FORMATS, product_graph, quantize_graph
+from tests.cases.small_types import SMALL, SMALL_FLOATS, every_code, hard_values
+from tests.graph_api.ops.test_block_scale import loop
+
+pytestmark = pytest.mark.mlir
+
+D = DataType
+GFX = Target.parse("gfx942")
+
+
+def conversion(source: DataType, target: DataType, dims: tuple[int, ...]) -> Graph:
+    g = Graph("conversion")
+    x = g.tensor("x", dim=dims, data_type=source)
+    g.pointwise(PointwiseMode.IDENTITY, x).set_output(True).set_name("y").set_data_type(target)
+    return g.validate()
+
+
+def run(graph: Graph, target: str, **inputs: Any) -> dict[str, Any]:
+    """Results as values."""
+    if target == "cpu":
+        found = {tensor: tensor.memory() for tensor in graph.arguments().outputs}
+        build(graph, "cpu").run({**inputs, **{tensor.name: array for tensor, array in found.items()}})
+    else:
+        emulator = Emulator(Target.parse(target))
+        found, _ = emulator.run(graph, {graph.find(name): array for name, array in inputs.items()})
+    return {t.name: t.unpack(array) if t.data_type.is_packed else array for t, array in found.items()}
+
+
+def saturated(values: Any, dtype: DataType) -> Any:
+    """What ml_dtypes makes of values that it need not overflow on; NaN is 0 where there is none."""
+    largest = float(dtype.finfo.max)
+    with np.errstate(invalid="ignore"):
+        kept = np.where(np.isnan(values) & (dtype.bits < 8), 0, np.clip(values, -largest, largest))
+        return kept.astype(dtype.numpy)
+
+
+def bits(values: Any) -> Any:
+    return np.where(np.isnan(values.astype(np.float32)), 0x100, values.view(np.uint8))
+
+
+@pytest.mark.parametrize("target", ["cpu", "gfx942"])
+@pytest.mark.parametrize("dtype", SMALL_FLOATS, ids=lambda dtype: dtype.name)
+def test_every_rounding_is_that_of_ml_dtypes(dtype: DataType, target: str) -> None:
+    x = hard_values(dtype, (24, 48)).astype(np.float32)
+    got = run(conversion(D.FLOAT, dtype, x.shape), target, x=x)["y"]
+    np.testing.assert_array_equal(bits(got), bits(saturated(x, dtype)))
+
+
+@pytest.mark.parametrize("target", ["cpu", "gfx942"])
+@pytest.mark.parametrize("dtype", SMALL, ids=lambda dtype: dtype.name)
+def test_every_code_is_read_as_by_ml_dtypes(dtype: DataType, target: str) -> None:
+    x = every_code(dtype, (4, 64))
+    got = run(conversion(dtype, D.FLOAT, x.shape), target, x=x)["y"]
+    np.testing.assert_array_equal(got, x.astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(x.astype(np.float32)[got == 0]))
+
+
+@pytest.mark.parametrize("target", ["cpu", "gfx942"])
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e2m3", "nvfp4", "fp8_f16", "fp8_bf16", "fp8_f32"])
+def test_quantised_bits_are_those_of_the_loop(name: str, target: str) -> None:
+    y_type, scale_type, block = FORMATS[name]
+    x = (np.random.default_rng(2).standard_normal((8, 96)) * 2.0 ** np.arange(-16, 16, 4)[:, None]).astype(np.float32)
+    x[:, 0] = [0, 448, 449, 6, 7.5, 240, 57344, 28]
+    x[0, :block] = 0
+    y, scales = loop(x, y_type, scale_type, block)
+    got = run(quantize_graph(y_type, scale_type, block, x.shape).validate(), target, x=x)
+    np.testing.assert_array_equal(got["scale"].view(np.uint8), scales.view(np.uint8))
+    np.testing.assert_array_equal(got["y"].view(np.uint8), y.view(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("graph", "dispatches"),
+    [
+        (lambda: quantize_graph(D.FP8_E4M3, D.FP8_E8M0, 32, (64, 256)), 1),
+        (lambda: product_graph("mxfp8_e4m3", (128, 128, 256), D.HALF, values=D.HALF), 1),
+    ],
+)
+def test_dispatches(graph: Any, dispatches: int) -> None:
+    found = inspect_graph(graph().validate(), GFX)
+    assert (found.dispatches, found.spills) == (dispatches, 0)
