@@ -333,7 +333,8 @@ def _norm_gradient(d: _Draw) -> Graph | None:
         return None
     dy, x = (_tensor(d, g, name, dims, layouts=layouts) for name in ("dy", "x"))
     scale = g.tensor("scale", dim=affine, data_type=D.FLOAT)
-    given = {name: g.tensor(name, dim=stats, data_type=D.FLOAT) for name in ("mean", "inv_variance") if saved}
+    names = ("mean", "inv_variance") if saved else ()
+    given: dict[str, Any] = {name: g.tensor(name, dim=stats, data_type=D.FLOAT) for name in names}
     if d.chance(0.3):
         dy = g.pointwise(M.RELU_BWD, dy, g.tensor("y", dim=dims))
     if kind == "batchnorm":
