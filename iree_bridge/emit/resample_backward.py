@@ -26,9 +26,8 @@ def resample_bwd(e: Emitter, node: ResampleBwdNode) -> None:
         # Taken from a slice the kernel of a CPU is not translated ("unrealized_conversion_cast").
         operands = [e.barrier(operands[0])]
     if "index" in node.inputs:
-        index = e.read(node.inputs["index"])
         # What the search of resample_fwd makes is a kernel of its own; the two together do not compile.
-        operands.append(e.permute(e.barrier(index), order))
+        operands.append(e.barrier(e.permute(e.read(node.inputs["index"]), order)))
     text = _function(node, order, [(value.dims, value.dtype) for value in operands])
     made = e.call(text, operands, [dx.dims[axis] for axis in order], node.compute)
     e.write(node, "dx", e.permute(made, [order.index(axis) for axis in range(len(order))]))

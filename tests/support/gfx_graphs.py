@@ -9,17 +9,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
 from graph_api import (
     DataType,
     Graph,
+    MoeGroupedMatmulMode,
     NormFwdPhase,
     PaddingMode,
     PointwiseMode,
     ReductionMode,
+    ResampleAttributes,
     ResampleMode,
     TensorAttr,
 )
@@ -298,6 +300,79 @@ def _pool(d: _Draw) -> Graph | None:
     return g
 
 
+def _pool_gradient(d: _Draw) -> Graph | None:
+    """By an index that is mostly none of its window, or of an average."""
+    forward = _pool(d)
+    if forward is None:
+        return None
+    node = forward.validate().nodes[0]
+    a, y = cast("ResampleAttributes", node.attributes), node.outputs["y"].dims
+    g = _graph(node.inputs["x"].data_type)
+    dy = _tensor(d, g, "dy", y, layouts=("packed", "last", "any"))
+    index = g.tensor("index", dim=y, data_type=D.INT32) if a.is_max else None
+    dx = g.resample_bwd(
+        dy, mode=a.mode, window=a.window, stride=a.stride, pre_padding=a.pre_padding, post_padding=a.post_padding,
+        index=index,
+    )  # fmt: skip
+    dx.set_dim(node.inputs["x"].dims).set_output(True)
+    return g
+
+
+def _norm_gradient(d: _Draw) -> Graph | None:
+    g = _graph(d.pick(_TYPES))
+    kind = d.pick(("batchnorm", "layernorm", "rmsnorm"))
+    saved, layouts = kind != "rmsnorm" and d.chance(0.6), ("packed",)
+    if kind == "batchnorm":
+        dims = (d.pick((2, 3, 5)), d.pick(_CHANNELS), d.pick(_IMAGES), d.pick(_IMAGES))
+        layouts = ("packed", "last", "any")
+        affine = stats = (1, dims[1], 1, 1)
+    else:
+        dims = (2, d.pick(_SIZES), d.pick((3, 7, 16, 33, 64, 100, 128, 257, 300, 512, 700)))
+        affine, stats = (1, 1, dims[2]), (*dims[:2], 1)
+    if _volume(dims) > 50_000:
+        return None
+    dy, x = (_tensor(d, g, name, dims, layouts=layouts) for name in ("dy", "x"))
+    scale = g.tensor("scale", dim=affine, data_type=D.FLOAT)
+    names = ("mean", "inv_variance") if saved else ()
+    given: dict[str, Any] = {name: g.tensor(name, dim=stats, data_type=D.FLOAT) for name in names}
+    if d.chance(0.3):
+        dy = g.pointwise(M.RELU_BWD, dy, g.tensor("y", dim=dims))
+    if kind == "batchnorm":
+        made = g.batchnorm_backward(dy, x, scale, **given)
+    elif kind == "layernorm":
+        made = g.layernorm_backward(dy, x, scale, epsilon=None if saved else 1e-3, **given)
+    else:
+        inverse = g.tensor("inverse", dim=stats, data_type=D.FLOAT)
+        made = g.rmsnorm_backward(dy, x, scale, inverse, compute_dbias=d.chance(0.5))
+    for each in made:
+        if each is not None:
+            each.set_output(True)
+    return g
+
+
+def _experts(d: _Draw) -> Graph | None:
+    """Routed by whatever numbers come."""
+    g = _graph(d.pick(_TYPES))
+    mode = d.pick(tuple(MoeGroupedMatmulMode))
+    experts, rows, k, n = d.pick((1, 2, 3, 4, 8)), d.pick(_SIZES), d.pick(_SIZES), d.pick(_SIZES)
+    if rows * k * n > 100_000:
+        return None
+    offsets = g.tensor("offsets", dim=(experts * d.pick((1, 1, 2)), 1, 1), data_type=D.INT32)
+    if d.chance(0.3):
+        doutput, token = g.tensor("doutput", dim=(1, rows, n)), g.tensor("token", dim=(1, rows, k))
+        g.moe_grouped_matmul_bwd(doutput, token, offsets).set_dim((experts, k, n)).set_output(True)
+        return g
+    tokens = d.pick(_SIZES) if mode is MoeGroupedMatmulMode.GATHER else rows
+    token = g.tensor("token", dim=(1, tokens, k))
+    weight = _tensor(d, g, "weight", (experts, k, n), layouts=("packed", "transposed", "any"))
+    names = {MoeGroupedMatmulMode.GATHER: ("index",), MoeGroupedMatmulMode.SCATTER: ("index", "ks")}.get(mode, ())
+    routing = [g.tensor(name, dim=(1, rows, 1), data_type=D.INT32) for name in names]
+    top_k = d.pick((1, 2, 3)) if mode is MoeGroupedMatmulMode.SCATTER else 0
+    y = g.moe_grouped_matmul(token, weight, offsets, *routing, mode=mode, top_k=top_k)
+    _epilogue(d, g, y, (1, rows, n), 2).set_output(True)
+    return g
+
+
 def _reduction(d: _Draw) -> Graph | None:
     io = d.pick(_TYPES)
     dims = tuple(d.pick(_SIZES) for _ in range(d.number(1, 4)))
@@ -450,5 +525,8 @@ FAMILIES: Final[dict[str, tuple[Callable[[_Draw], Graph | None], float]]] = {
     "small product": (_small_product, 0.04),
     "scaled product": (_scaled_product, 0.04),
     "quantized": (_quantized, 0.03),
+    "pool gradient": (_pool_gradient, 0.05),
+    "norm gradient": (_norm_gradient, 0.05),
+    "experts": (_experts, 0.04),
 }
 """Family → how a graph of it is made, and how often it comes."""
