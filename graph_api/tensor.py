@@ -277,7 +277,7 @@ class TensorAttr:
                 f"tensor '{self.name}' is {self.data_type.name}: its values are integers from {low} to {high}, equal "
                 "along dims of stride 0"
             )
-        if raw.size == self.nbytes:
+        if not self.data_type.is_packed:
             return raw
         packed = _aligned(self.nbytes)
         packed[...] = np.packbits(_bits(raw, self.data_type.bits), bitorder="little")
@@ -297,7 +297,7 @@ class TensorAttr:
                 f"the memory of tensor '{self.name}' is uint8 [{self.nbytes}], got {memory.dtype} {list(memory.shape)}"
             )
         raw = self._whole_elements()
-        if raw.size == self.nbytes:
+        if not self.data_type.is_packed:
             raw[...] = memory
         else:
             bits = np.unpackbits(memory, count=raw.size * self.data_type.bits, bitorder="little")

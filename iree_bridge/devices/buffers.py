@@ -28,11 +28,8 @@ ELEMENT_TYPES: Final[dict[DataType, Any]] = {
     DataType.INT32: HalElementType.SINT_32,
     DataType.INT64: HalElementType.SINT_64,
     DataType.BOOLEAN: HalElementType.BOOL_8,
-    DataType.FP8_E4M3: HalElementType.FLOAT_8_E4M3_FN,
-    DataType.FP8_E5M2: HalElementType.FLOAT_8_E5M2,
-    DataType.FP8_E8M0: HalElementType.FLOAT_8_E8M0_FNU,
 }
-"""How IREE names the element types that compiled functions take; those of INT4 are passed as bytes."""
+"""How IREE names the element types that compiled functions take; small floats and packed integers come as bytes."""
 
 _HOST_MEMORY: Final = int(MemoryType.DEVICE_LOCAL | MemoryType.HOST_VISIBLE)
 _HOST_USAGE: Final = int(BufferUsage.DEFAULT | BufferUsage.MAPPING)

@@ -73,6 +73,9 @@ def quantize(e: Emitter, node: BlockScaleQuantizeNode) -> None:
     room[axis] = (0, count * size - dims[axis])
     blocks = e.reshape(e.pad(x, room), (*dims[:axis], count, size, *dims[axis + 1 :]))
     most = _most(e, blocks, axis + 1)
+    side_by_side = node.inputs["x"].physical.order[-1] == axis
+    if e.target.is_gpu and not (side_by_side and size % 16 == 0):
+        most = e.barrier(most)  # of other blocks the compiler fails to make one kernel of both steps
     target = node.outputs["scale"].data_type
     scale = _scale(e, most, node.largest, target, kind)
     y = e.reshape(_divided(e, blocks, scale, kind), (*dims[:axis], count * size, *dims[axis + 1 :]))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graph_api import DataType
+from graph_api import DataType, TensorAttr
 from graph_api.ops.matmul import MatmulNode, batch_factors
-from iree_bridge.emit import products_cpu
+from iree_bridge.emit import products_cpu, products_fp8
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.few_rows import missing_terms
-from iree_bridge.targets.types import multiplied
+from iree_bridge.targets.types import carried, multiplied
 
 __all__ = ["matmul", "product", "served_types", "widened"]
 
@@ -21,16 +21,34 @@ _BYTES = {DataType.INT8, DataType.UINT8, DataType.BOOLEAN}
 def matmul(e: Emitter, node: MatmulNode) -> None:
     """torch.aten.mm or bmm on operands of one type; the result has the compute type, in which it accumulates."""
     a, b = node.inputs["a"], node.inputs["b"]
+    across = b.physical.order[-1] == len(b.dims) - 2
+    dims = a.dims[-2], b.dims[-1], a.dims[-1]
+    if products_fp8.is_native(e.target, a.data_type, b.data_type, dims, node.compute):
+        codes = e.read(a, a.data_type), e.read(b, b.data_type)
+        e.write(node, "c", product(e, *codes, DataType.FLOAT, across=across))
+        return
     types = multiplied(a.data_type, is_gpu=e.target.is_gpu), multiplied(b.data_type, is_gpu=e.target.is_gpu)
+    if 1 in dims[:2]:
+        types = carried(a.data_type), carried(b.data_type)
     operand, result = served_types(e, types, node.compute, a.dims[-1])
     if e.target.is_gpu and operand is DataType.INT32 and not set(types) <= _BYTES:
         operand = result = (
             DataType.INT64
         )  # in 32 bits the kernel spills hundreds of registers; the low half is the same
-    across = b.physical.order[-1] == len(b.dims) - 2
-    e.write(
-        node, "c", product(e, widened(e, e.read(a), operand), widened(e, e.read(b), operand), result, across=across)
-    )
+    packed = a.data_type.is_packed and b.data_type.is_packed
+    apart = packed and operand.is_float and e.target.is_gpu
+    left, right = (widened(e, _unpacked(e, tensor, apart=apart), operand) for tensor in (a, b))
+    e.write(node, "c", product(e, left, right, result, across=across))
+
+
+def _unpacked(e: Emitter, tensor: TensorAttr, *, apart: bool) -> Value:
+    """The tensor as it is carried; ``apart``: unpacked by a kernel of its own.
+
+    One that unpacks both operands and multiplies reads registers that nobody wrote, see ``docs/gpu_findings.md``.
+    """
+    if not apart:
+        return e.read(tensor)
+    return e.cast(e.barrier(e.read(tensor, tensor.data_type)), carried(tensor.data_type))
 
 
 def widened(e: Emitter, value: Value, dtype: DataType) -> Value:
@@ -101,6 +119,8 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) ->
     b_split = [*(size for s, _, own in factors for size in (s, own)), k, n]
     b = _rearrange(e, b, b_split, [*shared_axes, rows, *own_axes, columns], (*lead, k, b_own * n))
     c = products_cpu.product(e, a, b, across=across) if dtype is DataType.FLOAT else None
+    if a.dtype.is_small_float:
+        c = products_fp8.product(e, a, b, across=across)
     if c is None:
         a, b = _with_terms(e, a, b, _missing(e, a, b))
         c = e.op("aten.bmm" if lead else "aten.mm", (*lead, a_own * m, b_own * n), dtype, a, b)

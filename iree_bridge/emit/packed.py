@@ -34,7 +34,11 @@ def unpack(e: Builder, tensor: TensorAttr, memory: Value) -> Value:
 
 
 def pack(e: Builder, tensor: TensorAttr, elements: Value) -> Value:
-    """The bytes that hold ``elements``, which are in the physical shape of the tensor."""
+    """The bytes that hold ``elements``, which are in the physical shape of the tensor.
+
+    GPUs pack in a kernel of its own: some that also reduce do not compile ("failed to apply fusion").
+    """
+    elements = e.barrier(elements) if e.target.is_gpu else elements
     dtype, layout = tensor.data_type, tensor.physical
     many, _ = _group(dtype)
     *rows, last = layout.shape or (1,)

@@ -145,6 +145,8 @@ def _quantisations() -> list[OpCase]:
         ("rank_1", (64,), 32, {}),
         ("gaps", (6, 64), 32, {"stride": (80, 1), "y_stride": (72, 1)}),
         ("repeated", (6, 64), 32, {"stride": (0, 1)}),
+        ("blocks_of_4", (16, 96, 8), 4, {}),
+        ("small_blocks", (14, 48, 96), 4, {"stride": (4608, 1, 48), "x_type": D.HALF}),
     ]
     for name in ("mxfp8_e4m3", "nvfp4", "mxfp6_e2m3"):
         y_type, scale_type, _ = FORMATS[name]
@@ -165,7 +167,7 @@ def _quantisations() -> list[OpCase]:
                 _hard,
             )
         )
-    declined = dict.fromkeys(("llvm-cpu", "rocm", "cuda"), "dtype")
+    declined: dict[str, str] = dict.fromkeys(("llvm-cpu", "rocm", "cuda"), "dtype")
     made += [
         OpCase("quantize_to_i8", lambda: quantize_graph(D.INT8, D.FLOAT, 16), declined=declined),
         OpCase("quantize_scale_i32", lambda: quantize_graph(D.FP8_E4M3, D.INT32, 16), declined=declined),
@@ -277,12 +279,13 @@ def _with_others() -> list[OpCase]:
         OpCase(f"product_{name}_quantized", lambda name=name: product_graph(name, requantize=True))
         for name in ("mxfp8_e4m3", "mxfp4", "nvfp4")
     ]
-    channels_last = {"stride": (1024, 1, 128, 16), "axis": 1}
-    for label, dims, before, options in (
+    channels_last: dict[str, Any] = {"stride": (1024, 1, 128, 16), "axis": 1}
+    rows: list[tuple[str, Dims, Callable[[Graph, Any], Any], dict[str, Any]]] = [
         ("conv", (2, 16, 8, 8), _conv_then_quantize, {"x_type": D.HALF, **channels_last}),
         ("rmsnorm", (6, 64), _norm_then_quantize, {"x_type": D.BFLOAT16}),
         ("gelu", (6, 64), _gelu_then_quantize, {"x_type": D.HALF}),
-    ):
+    ]
+    for label, dims, before, options in rows:
         for name in ("mxfp8_e4m3", "nvfp4"):
             made.append(
                 OpCase(

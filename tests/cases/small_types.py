@@ -137,8 +137,17 @@ def _positive_factors(g: Graph) -> Pack:
 
 
 def _products() -> list[OpCase]:
-    def case(name: str, *types: DataType, dims: Any = (19, 21, 33), fast: bool = False, **options: Any) -> OpCase:
-        return OpCase(name, lambda: matmul_graph(*types, dims, **options), _positive_factors, fast=fast)
+    def case(
+        name: str,
+        a: DataType,
+        b: DataType,
+        out: DataType,
+        dims: Any = (19, 21, 33),
+        *,
+        fast: bool = False,
+        **other: Any,
+    ) -> OpCase:
+        return OpCase(name, lambda: matmul_graph(a, b, out, dims, **other), _positive_factors, fast=fast)
 
     made = [
         case(f"matmul_{a.name.lower()}_{b.name.lower()}", a, b, D.FLOAT, fast=(a, b) == (D.FP8_E4M3, D.FP8_E5M2))
@@ -146,7 +155,17 @@ def _products() -> list[OpCase]:
         for b in FP8
         if a.name.endswith("FNUZ") == b.name.endswith("FNUZ")
     ]
+    made += [
+        case(f"matmul_{a.name.lower()}_{b.name.lower()}_whole", a, b, D.FLOAT, dims=(32, 48, 128))
+        for a in FP8
+        for b in FP8
+        if a.name.endswith("FNUZ") == b.name.endswith("FNUZ")
+    ]
     made += [case(f"matmul_{a.name.lower()}_same", a, a, D.FLOAT) for a in (D.FP6_E2M3, D.FP6_E3M2, D.FP4_E2M1)]
+    made += [
+        case(f"matmul_{a.name.lower()}_{b.name.lower()}_128", a, b, D.FLOAT, (48, 32, 128))
+        for a, b in ((D.FP4_E2M1, D.FP4_E2M1), (D.FP6_E2M3, D.FP6_E2M3), (D.UINT4, D.FP4_E2M1), (D.INT4, D.UINT4))
+    ]
     made += [
         case(f"matmul_{a.name.lower()}_{b.name.lower()}_mixed", a, b, D.FLOAT)
         for a, b in (
@@ -166,6 +185,8 @@ def _products() -> list[OpCase]:
             case(f"matmul_{short}_amax", dtype, dtype, dtype, scaled=True, amax=True),
             case(f"matmul_{short}_bias_f16", dtype, dtype, D.HALF, scaled=True, bias=True),
             case(f"matmul_{short}_batch", dtype, dtype, D.BFLOAT16, batch=(3,)),
+            case(f"matmul_{short}_batch_32", dtype, dtype, D.FLOAT, dims=(32, 48, 128), batch=(2,)),
+            case(f"matmul_{short}_scaled_32", dtype, dtype, dtype, dims=(32, 48, 256), scaled=True, amax=True),
             case(f"matmul_{short}_64", dtype, dtype, D.FLOAT, dims=(64, 64, 64)),
             case(f"matmul_{short}_128t", dtype, dtype, dtype, dims=(128, 64, 256), transposed=True, scaled=True),
         ]

@@ -229,3 +229,15 @@ def test_int_tuple_takes_numpy_integers() -> None:
     assert int_tuple([np.int64(3)], "dims") == (3,)
     with pytest.raises(GraphError, match="dims must hold integers"):
         int_tuple(np.array([1.5]), "dims")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("dtype", [d for d in DataType if d.is_packed], ids=lambda dtype: dtype.name)
+def test_memory_of_packed_types_is_a_number_of_that_many_bits(dtype: DataType, count: int) -> None:
+    codes = [(7 * place + 5) % 2**dtype.bits for place in range(count)]
+    row = sum(code << dtype.bits * place for place, code in enumerate(codes))
+    tensor = TensorAttr(name="t", dims=(count,), strides=(1,), data_type=dtype)
+    memory = np.frombuffer(row.to_bytes(tensor.nbytes, "little"), np.uint8)
+    values = tensor.unpack(memory)
+    assert (values.view(np.uint8) & 2**dtype.bits - 1).tolist() == codes
+    assert tensor.pack(values).tolist() == memory.tolist()

@@ -220,7 +220,7 @@ def test_a_graph_that_is_declined_never_reaches_a_compiler() -> None:
     answer = support(g, CPU)
     assert (bool(answer), answer.node, answer.rule) == (False, "n", "dtype")
     for ask in (lambda: build(g, "cpu", options=never), lambda: compile_graph(g, [CPU], options=never)):
-        with pytest.raises(NotSupportedError, match="n: y 'y' is FLOAT; quantised to are .* .dtype.") as caught:
+        with pytest.raises(NotSupportedError, match="node 'n': y 'y' is FLOAT; quantised to are .* .dtype.") as caught:
             ask()
         assert (caught.value.node, caught.value.rule) == ("n", "dtype")
 

@@ -451,6 +451,65 @@ def _pointwise(d: _Draw) -> Graph | None:
     return g
 
 
+_FP8: Final = (D.FP8_E4M3, D.FP8_E5M2, D.FP8_E4M3_FNUZ, D.FP8_E5M2_FNUZ)
+_SMALL: Final = (*_FP8, *_FP8, D.FP6_E2M3, D.FP6_E3M2, D.FP4_E2M1, D.INT4, D.UINT4)
+_SMALL_FLOATS: Final = (*_FP8, D.FP6_E2M3, D.FP6_E3M2, D.FP4_E2M1)
+_SCALES: Final = (D.FP8_E8M0, D.FP8_E8M0, D.FP8_E4M3, D.FLOAT, D.HALF, D.BFLOAT16)
+_BLOCKS: Final = (1, 4, 8, 16, 16, 32, 32)
+
+
+def _small_product(d: _Draw) -> Graph:
+    """A product of types of 8 bits and less, or of one with a float; a bias, an activation, a small result."""
+    first = d.pick(_SMALL)
+    second = first if d.chance(0.5) else d.pick((*_SMALL, D.HALF, D.BFLOAT16, D.FLOAT))
+    g = Graph("g", io_data_type=D.FLOAT, compute_data_type=D.FLOAT, intermediate_data_type=D.FLOAT)
+    whole = d.chance(0.4)
+    m, n = (d.pick((16, 32, 48) if whole else _SIZES) for _ in range(2))
+    k = d.pick((32, 64, 128, 256) if whole else _SIZES)
+    batch = (d.pick((2, 3)),) if d.chance(0.25) else ()
+    a = _tensor(d, g, "a", (*batch, m, k), layouts=("packed", "any")).set_data_type(first)
+    b = _tensor(d, g, "b", (*batch, k, n), layouts=("packed", "any")).set_data_type(second)
+    y = _epilogue(d, g, g.matmul(a, b), (*batch, m, n), len(batch) + 1)
+    y.set_output(True).set_data_type(d.pick((*_SMALL, D.FLOAT, D.HALF)))
+    return g
+
+
+def _scaled_product(d: _Draw) -> Graph:
+    """Operands in scaled blocks along K, multiplied, and perhaps a quantised result."""
+    kind, scale, block = d.pick(_SMALL_FLOATS), d.pick(_SCALES), d.pick(_BLOCKS)
+    g = Graph("g", io_data_type=D.FLOAT, compute_data_type=D.FLOAT, intermediate_data_type=d.pick((D.FLOAT, D.HALF)))
+    whole = d.chance(0.5)
+    m, n = (d.pick((16, 32, 64) if whole else _SIZES) for _ in range(2))
+    k = block * d.number(1, 4) if whole else d.pick(_SIZES)
+    operands = []
+    for name, dims, sizes in (("a", (m, k), (1, block)), ("b", (k, n), (block, 1))):
+        x = _tensor(d, g, name, dims, layouts=("packed", "any")).set_data_type(kind)
+        of_blocks = tuple(-(-dim // size) for dim, size in zip(dims, sizes, strict=True))
+        factors = _tensor(d, g, f"scale_{name}", of_blocks, layouts=("packed", "any")).set_data_type(scale)
+        operands.append(g.block_scale_dequantize(x, factors, block_size=sizes))
+    y = _epilogue(d, g, g.matmul(*operands), (m, n), 1)
+    if d.chance(0.4):
+        y, factors = g.block_scale_quantize(y, block_size=d.pick(_BLOCKS), axis=d.number(0, 1))
+        factors.set_output(True).set_data_type(scale)
+        y.set_data_type(kind)
+    y.set_output(True)
+    return g
+
+
+def _quantized(d: _Draw) -> Graph:
+    """A quantisation along any axis, behind an activation or not."""
+    io = d.pick(_TYPES)
+    g = _graph(io)
+    dims = tuple(d.pick(_SIZES) for _ in range(d.number(1, 3)))
+    x = _tensor(d, g, "x", dims, layouts=("packed", "any") if len(dims) > 1 else ("packed",))
+    x = g.pointwise(d.pick(_ACTIVATIONS), x) if d.chance(0.5) else x
+    axis = d.number(0, len(dims) - 1)
+    y, scale = g.block_scale_quantize(x, block_size=d.pick(_BLOCKS), axis=axis, transpose=d.chance(0.3))
+    y.set_output(True).set_data_type(d.pick(_SMALL_FLOATS))
+    scale.set_output(True).set_data_type(d.pick(_SCALES))
+    return g
+
+
 FAMILIES: Final[dict[str, tuple[Callable[[_Draw], Graph | None], float]]] = {
     "product": (_product, 0.18),
     "convolution": (_convolution, 0.24),
@@ -463,6 +522,9 @@ FAMILIES: Final[dict[str, tuple[Callable[[_Draw], Graph | None], float]]] = {
     "reduction": (_reduction, 0.07),
     "norm": (_norm, 0.08),
     "pointwise": (_pointwise, 0.04),
+    "small product": (_small_product, 0.04),
+    "scaled product": (_scaled_product, 0.04),
+    "quantized": (_quantized, 0.03),
     "pool gradient": (_pool_gradient, 0.05),
     "norm gradient": (_norm_gradient, 0.05),
     "experts": (_experts, 0.04),

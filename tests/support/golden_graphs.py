@@ -1,4 +1,4 @@
-"""The 59 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
+"""The 65 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from graph_api import DataType, Graph, NormFwdPhase, PointwiseMode, ReductionMode, ResampleMode, TensorAttr
 from iree_bridge.targets.variants import FUSED_PADDING
+from tests.cases import block_scale, small_types
 
 __all__ = ["FLAGS", "GRAPHS", "ONE_MATRIX_KERNEL"]
 
@@ -292,12 +293,38 @@ _UNWANTED: dict[str, tuple[Callable[[], Graph], str]] = {
 }
 """Graphs whose wanted form is wrong for some of their kind, and the flag that brings that form back."""
 
+
+def fp8_matmul(dtype: DataType) -> Graph:
+    """A linear layer of 8-bit floats with weights stored as [N, K], descaled, and scaled to 8 bits again."""
+    return small_types.matmul_graph(dtype, dtype, dtype, (512, 4096, 1024), transposed=True, scaled=True)
+
+
+def quantized(before: Callable[[Graph, TensorAttr], TensorAttr], dims: Dims) -> Graph:
+    """MXFP8 of what ``before`` makes."""
+    return block_scale.quantize_graph(*block_scale.FORMATS["mxfp8_e4m3"], dims, D.HALF, before=before)
+
+
+def _linear(g: Graph, x: TensorAttr) -> TensorAttr:
+    b = g.tensor("b", dim=(x.dims[1], 1024), data_type=D.HALF)
+    return g.pointwise(M.GELU_APPROX_TANH_FWD, g.matmul(x, b))
+
+
+_SMALL: dict[str, Callable[[], Graph]] = {
+    "matmul_fp8_e4m3": lambda: fp8_matmul(D.FP8_E4M3),
+    "matmul_fp8_e4m3_fnuz": lambda: fp8_matmul(D.FP8_E4M3_FNUZ),
+    "matmul_mxfp8_f16": lambda: block_scale.product_graph("mxfp8_e4m3", (512, 1024, 1024), D.HALF, values=D.HALF),
+    "matmul_mxfp4_f16": lambda: block_scale.product_graph("mxfp4", (512, 1024, 1024), D.HALF, values=D.HALF),
+    "quantize_mxfp8_gelu": lambda: quantized(lambda g, x: g.pointwise(M.GELU_APPROX_TANH_FWD, x), (512, 1024)),
+    "quantize_mxfp8_matmul_gelu": lambda: quantized(_linear, (512, 1024)),
+}
+
 GRAPHS: dict[str, Callable[[], Graph]] = {
     **_CONV_BIAS_RELU,
     **_OTHER_CONV,
     **_MATMUL,
     **_ATTENTION,
     **_REST,
+    **_SMALL,
     **{name: build for name, (build, _) in _UNWANTED.items()},
     **{f"{name}, unwanted form": build for name, (build, _) in _UNWANTED.items()},
 }

@@ -12,7 +12,7 @@ from graph_api import DataType, Graph, PointwiseMode
 from iree_bridge import Target, build
 from iree_bridge.compile.inspect import inspect_graph
 from tests.cases.block_scale import FORMATS, product_graph, quantize_graph
-from tests.cases.small_types import SMALL, SMALL_FLOATS, every_code, hard_values
+from tests.cases.small_types import SMALL, SMALL_FLOATS, every_code, hard_values, matmul_graph
 from tests.graph_api.ops.test_block_scale import loop
 
 pytestmark = pytest.mark.mlir
@@ -79,6 +79,24 @@ def test_quantised_bits_are_those_of_the_loop(name: str, target: str) -> None:
     got = run(quantize_graph(y_type, scale_type, block, x.shape).validate(), target, x=x)
     np.testing.assert_array_equal(got["scale"].view(np.uint8), scales.view(np.uint8))
     np.testing.assert_array_equal(got["y"].view(np.uint8), y.view(np.uint8))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("chip", "dtype", "mnemonic"),
+    [
+        ("gfx942", D.FP8_E4M3_FNUZ, "v_mfma_f32_16x16x32_fp8_fp8"),
+        ("gfx942", D.FP8_E5M2_FNUZ, "v_mfma_f32_16x16x32_bf8_bf8"),
+        ("gfx950", D.FP8_E4M3, "v_mfma_f32_16x16x128_f8f6f4"),
+        ("gfx942", D.FP8_E4M3, "v_mfma_f32_16x16x16_f16"),
+        ("gfx950", D.FP8_E4M3_FNUZ, "v_mfma_f32_16x16x32_f16"),
+        ("gfx90a", D.FP8_E4M3, "v_mfma_f32_16x16x16f16"),
+    ],
+)
+def test_products_use_the_matrix_instructions_of_the_chip(chip: str, dtype: D, mnemonic: str, transposed: bool) -> None:
+    graph = matmul_graph(dtype, dtype, D.HALF, (128, 64, 256), scaled=True, transposed=transposed).validate()
+    found = inspect_graph(graph, Target.parse(chip))
+    assert (found.dispatches, found.spills, list(found.matrix)) == (1, 0, [mnemonic])
 
 
 @pytest.mark.parametrize(
