@@ -41,7 +41,10 @@ def _function(node: ResampleBwdNode, order: Sequence[int], operands: Sequence[tu
     """
     a, rank, kind = node.attributes, len(order), element_type(node.compute)
     dims = [node.outputs["dx"].dims[axis] for axis in order]
-    reach = tuple(-(-size // step) for size, step in zip(a.window, a.stride, strict=True))
+    reach = tuple(
+        min(-(-size // step), most)
+        for size, step, most in zip(a.window, a.stride, node.inputs["dy"].dims[2:], strict=True)
+    )
     code, where, held = Code(), [""] * rank, ""
     for axis in (0, 1):
         where[order.index(axis)] = code.loop(order.index(axis))
@@ -89,17 +92,15 @@ def _window(node: ResampleBwdNode, code: Code, spatial: int, place: str, back: s
     size, windows = node.outputs["dx"].dims[spatial + 2], node.inputs["dy"].dims[spatial + 2]
     pre, stride, extent = a.pre_padding[spatial], a.stride[spatial], a.window[spatial]
     shifted = code.op("addi", place, code.constant(pre))
-    last = code.op("divui", shifted, code.constant(stride))
+    last = code.op("minui", code.op("divui", shifted, code.constant(stride)), code.constant(windows - 1))
     exists = code.line(f"arith.cmpi ule, {back}, {last} : index")
-    which = code.lowered(last, back, 1, (size - 1 + pre) // stride)
+    which = code.lowered(last, back, 1, windows - 1)
     begin = code.scale(which, stride)
-    for condition in (f"ult, {which}, {code.constant(windows)}",
-                      f"ult, {shifted}, {code.op('addi', begin, code.constant(extent))}"):  # fmt: skip
-        exists = code.op("andi", exists, code.line(f"arith.cmpi {condition} : index"), "i1")
-    which = code.op("minui", which, code.constant(windows - 1))
+    end = code.op("addi", begin, code.constant(extent))
+    exists = code.op("andi", exists, code.line(f"arith.cmpi ult, {shifted}, {end} : index"), "i1")
     count = code.constant(extent)
     if a.mode is ResampleMode.AVGPOOL_EXCLUDE_PADDING:
-        end = code.op("minui", code.op("addi", begin, code.constant(extent)), code.constant(size + pre))
+        end = code.op("minui", end, code.constant(size + pre))
         count = code.op("subi", end, code.op("maxui", begin, code.constant(pre)))
     return exists, which, count
 

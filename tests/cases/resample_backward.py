@@ -92,6 +92,7 @@ def _geometry() -> list[OpCase]:
         *_modes("global", (2, 5, 7, 6), (2, 5, 1, 1), window=(7, 6)),
         *_modes("empty_windows", (2, 3, 4, 3), (2, 3, 8, 7), window=1, stride=1, padding=2),
         *_modes("one_element", (2, 3, 1, 1), (2, 3, 1, 1), window=3, stride=1, padding=1),
+        *_modes("one_element_of_windows", (2, 3, 1, 1), (2, 3, 2, 2), window=2, stride=1, padding=1),
         *_modes("1d", (2, 3, 11), (2, 3, 5), window=3, stride=2),
         *_modes("1d_nwc", (2, 5, 9), (2, 5, 5), window=3, stride=2, padding=1, layout="NWC"),
         *_modes("3d", (2, 3, 4, 5, 6), (2, 3, 3, 3, 6), window=(2, 3, 2), stride=(2, 2, 1), pre_padding=(1, 1, 0),

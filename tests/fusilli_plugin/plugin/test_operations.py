@@ -162,6 +162,24 @@ SLOW: dict[str, Callable[[], Graph]] = {
 }
 
 
+TRAINED = [
+    ("norm_backward", "batchnorm_relu"),
+    ("resample_backward", "overlapping_max"),
+    ("moe", "scatter"),
+    ("norm_backward", "batchnorm_f16_nhwc_recomputed"),
+    ("norm_backward", "layernorm_recomputed"),
+    ("norm_backward", "layernorm_f16"),
+    ("norm_backward", "rmsnorm_bf16"),
+    ("resample_backward", "half_nhwc_avg_exclude"),
+    ("resample_backward", "recomputed_max"),
+    ("resample", "plain_max"),
+    ("moe", "routing_outside"),
+    ("moe", "gather_f16"),
+    ("moe", "backward_f16"),
+]
+"""Gradients and routed rows, (family, case), judged by the graph's own reference alone."""
+
+
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_an_operation(session: Session, tmp_path: Path, name: str) -> None:
     check(session, tmp_path / "case", (FAST | SLOW)[name]())
@@ -179,15 +197,26 @@ def test_gradients_of_attention(session: Session, tmp_path: Path, name: str) -> 
     ("family", "name"), [NOT_IN_C[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in NOT_IN_C[1:])]
 )
 def test_options_of_attention(session: Session, tmp_path: Path, family: str, name: str) -> None:
-    """Judged by the graph's own reference alone."""
+    check_alone(session, tmp_path / "case", family, name)
+
+
+def check_alone(session: Session, folder: Path, family: str, name: str) -> None:
+    """Runs a case of the tables, judged by the graph's own reference alone."""
     case = next(case for case in family_cases(family) if case.name == name)
     graph = case.graph()
     data = wire_bytes(graph)
     session.warm(data)
-    made = make_case(tmp_path / "case", data, inputs={t.name: array for t, array in case.pack(graph).items()})
+    made = make_case(folder, data, inputs={t.name: array for t, array in case.pack(graph).items()})
     (made.folder / "reference").unlink()
     session.run("walk", made.folder)
     assert made.wrong() == []
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [*TRAINED[:3], *(pytest.param(*each, marks=pytest.mark.slow) for each in TRAINED[3:])]
+)
+def test_gradients_and_experts(session: Session, tmp_path: Path, family: str, name: str) -> None:
+    check_alone(session, tmp_path / "case", family, name)
 
 
 @pytest.mark.slow
