@@ -154,8 +154,8 @@ class GraphBuilder:
         if compute_data_type is not None and not isinstance(compute_data_type, DataType):
             raise GraphError(f"{node_type.op}: compute_data_type must be a DataType, got {compute_data_type!r}")
         node_name = self._node_name(node_type.op, name)
-        ins = {port: self._known(node_name, port, tensor) for port, tensor in inputs.items() if tensor is not None}
-        given = {port: self._known(node_name, port, tensor) for port, tensor in (outputs or {}).items()}
+        ins = {port: self.known(node_name, port, tensor) for port, tensor in inputs.items() if tensor is not None}
+        given = {port: self.known(node_name, port, tensor) for port, tensor in (outputs or {}).items()}
         made = [
             port
             for port in node_type.output_ports
@@ -200,7 +200,8 @@ class GraphBuilder:
         if self._frozen:
             raise GraphError(f"graph '{self.name}' is validated and cannot be changed any more; build a new one")
 
-    def _known(self, node: str, port: str, tensor: object) -> TensorAttr:
+    def known(self, node: str, port: str, tensor: object) -> TensorAttr:
+        """A tensor given for a port, checked to be one of this graph."""
         if not isinstance(tensor, TensorAttr):
             raise GraphError(f"node '{node}': '{port}' must be a tensor of the graph, got {tensor!r}")
         if tensor not in self._tensors:

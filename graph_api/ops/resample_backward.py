@@ -186,6 +186,8 @@ class ResampleBackwardBuilder(GraphBuilder):
         Raises:
             GraphError: attributes that do not fit.
         """
+        if x is not None:
+            x = self.known(name or "resample_bwd", "x", x)
         paddings = {"padding": padding, "pre_padding": pre_padding, "post_padding": post_padding}
         attributes = attributes_of(self, "resample_bwd", dy, mode, window, stride, paddings, padding_mode)
         if x is not None and index is None and attributes.is_max:

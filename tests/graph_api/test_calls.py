@@ -37,8 +37,10 @@ def valid(g: Graph) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
 
     x, w, c = t(2, 4, 6, 6), t(4, 4, 3, 3), t(1, 4, 1, 1)
     q = t(2, 4, 6, 6)
+    offsets = g.tensor(dim=(2, 1, 1), data_type=DataType.INT32)
     return {
         "batchnorm": ((x, c, c), {"epsilon": 1e-5}),
+        "batchnorm_backward": ((x, x, c), {}),
         "batchnorm_inference": ((x, c, c, c, c), {}),
         "batchnorm_inference_variance_ext": ((x, c, c, c, c), {"epsilon": 1e-5}),
         "block_scale_dequantize": ((x, t(2, 4, 6, 1)), {"block_size": (6,)}),
@@ -48,11 +50,16 @@ def valid(g: Graph) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
         "conv_wgrad": ((t(2, 4, 4, 4), x), {}),
         "custom_op": (([x], 1, CustomOpAttributes(custom_op_id="any", data="any")), {}),
         "layernorm": ((x, t(1, 1, 1, 6), t(1, 1, 1, 6)), {"epsilon": 1e-5}),
+        "layernorm_backward": ((x, x, t(1, 1, 1, 6)), {"epsilon": 1e-5}),
         "matmul": ((x, x), {}),
+        "moe_grouped_matmul": ((t(1, 5, 4), t(2, 4, 3), offsets), {}),
+        "moe_grouped_matmul_bwd": ((t(1, 5, 3), t(1, 5, 4), offsets), {}),
         "pointwise": ((PointwiseMode.RELU_FWD, x), {}),
         "reduction": ((x,), {"mode": ReductionMode.ADD}),
+        "resample_bwd": ((x,), {"mode": ResampleMode.AVGPOOL_INCLUDE_PADDING, "window": 2}),
         "resample_fwd": ((x,), {"mode": ResampleMode.MAXPOOL, "window": 2}),
         "rmsnorm": ((x, t(1, 1, 1, 6)), {"epsilon": 1e-5}),
+        "rmsnorm_backward": ((x, x, t(1, 1, 1, 6), t(2, 4, 6, 1)), {}),
         "scalar": ((1.0,), {}),
         "sdpa": ((q, q, q), {}),
         "sdpa_backward": ((q, q, q, q, q, t(2, 4, 6, 1)), {}),

@@ -8,7 +8,7 @@ from graph_api import DataType, GraphError
 
 # name: bytes of a value in numpy, distance from 1.0 to the next larger value (0 for exact types), as IEEE 754,
 # bfloat16 and OCP MX say
-_FACTS = {
+_FACTS: dict[str, tuple[int, float]] = {
     "FLOAT": (4, 2.0**-23),
     "HALF": (2, 2.0**-10),
     "BFLOAT16": (2, 2.0**-7),

@@ -216,7 +216,8 @@ def test_a_graph_that_is_declined_never_reaches_a_compiler() -> None:
     never = Options(compile=CompileMode.NEVER)
     g = Graph("g", io_data_type=DataType.FLOAT)
     y, scale = g.block_scale_quantize(g.tensor("x", dim=(4,)), block_size=2, name="n")
-    y.set_output().set_name("y"), scale.set_output()
+    y.set_output().set_name("y")
+    scale.set_output()
     answer = support(g, CPU)
     assert (bool(answer), answer.node, answer.rule) == (False, "n", "dtype")
     for ask in (lambda: build(g, "cpu", options=never), lambda: compile_graph(g, [CPU], options=never)):
