@@ -80,8 +80,9 @@ def test_hipdnns_rules_count(fusilli: Fusilli, tiny: Path, monkeypatch: pytest.M
 def test_a_graph_that_nobody_runs(fusilli: Fusilli, tmp_path: Path) -> None:
     graph = json.loads((GRAPHS / "pw_relu.json").read_text())
     for tensor in graph["tensors"]:
-        tensor["data_type"] = "int4"
-    path = tmp_path / "int4.json"
+        tensor["data_type"] = "double"
+    graph["compute_type"], graph["nodes"][0]["attributes"]["operation"] = "double", "SIN"
+    path = tmp_path / "sin.json"
     path.write_text(json.dumps(graph))
     result = fusilli("explain", path, "--device", "cpu")
     assert result.exit_code == 1

@@ -159,8 +159,9 @@ def test_warming_a_cache(fusilli: Fusilli, tmp_path: Path, add_graph: Graph) -> 
 def test_a_graph_that_is_not_served_is_skipped(fusilli: Fusilli, tmp_path: Path) -> None:
     graph = json.loads((GRAPHS / "pw_relu.json").read_text())
     for tensor in graph["tensors"]:
-        tensor["data_type"] = "int4"
-    (tmp_path / "int4.json").write_text(json.dumps(graph))
-    result = fusilli("warm", "--from", tmp_path / "int4.json", "--target", "gfx942")
+        tensor["data_type"] = "double"
+    graph["compute_type"], graph["nodes"][0]["attributes"]["operation"] = "double", "SIN"
+    (tmp_path / "sin.json").write_text(json.dumps(graph))
+    result = fusilli("warm", "--from", tmp_path / "sin.json", "--target", "cpu")
     assert result.exit_code == 0, result.output
     assert "not served: " in result.output

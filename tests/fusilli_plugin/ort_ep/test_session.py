@@ -396,3 +396,13 @@ def test_operators_that_nobody_knows_stay_where_they_are() -> None:
     )
     with pytest.raises(Exception, match="BiasSplitGelu"):  # ONNX Runtime has no CPU kernel for it
         session(model)
+
+
+def test_the_positions_of_maxima() -> None:
+    model = Model("positions")
+    y = model.add("MaxPool", model.input("x", 2, 3, 7, 6), outputs=2, kernel_shape=[3, 2], strides=[2, 2])
+    model.output(y)
+    model.output(f"{y}1", dtype=np.int64)
+    made = session(model)
+    assert [node.group for node in fusilli_plugin.ep_report(made).nodes] == [1]
+    check(model, made, 0.0)

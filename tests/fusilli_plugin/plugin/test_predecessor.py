@@ -256,11 +256,17 @@ def test_backward_batchnorm_is_claimed(session: Session, tmp_path: Path) -> None
     assert re.search(r"^yes", said, re.MULTILINE), said
 
 
-def test_int4_results_are_declined_with_their_type(session: Session, tmp_path: Path) -> None:
-    """How a result is rounded to 4 bits is nowhere defined; the old provider had no case of it."""
-    graph = int4_matmul((2, 4, 8), (2, 8, 6), INT4, INT4, INT4)
-    (tmp_path / "0.bin").write_bytes(wire_bytes(graph))
-    assert re.search(r"^no .*'c' is INT4 and written by a node", session.run("applies", tmp_path, 1), re.MULTILINE)
+def test_int4_results_are_limited_to_what_the_type_has(session: Session, tmp_path: Path) -> None:
+    """By hand, for the old provider had no case of it: 2 in the low half, and -19, which is below the least, -8."""
+    graph = int4_matmul((1, 2, 3), (1, 3, 1), INT4, HALF, INT4)
+    data = wire_bytes(graph)
+    session.warm(data)
+    case = make_case(tmp_path, data)
+    a, b, c = (graph.find(name).uid for name in "abc")
+    (tmp_path / f"{a}.in").write_bytes(bytes([0x78, 0x1F, 0xB0]))
+    (tmp_path / f"{b}.in").write_bytes(np.array([1, 2, 4], np.float16).tobytes())
+    session.run("walk", case.folder)
+    assert (tmp_path / f"{c}.out").read_bytes() == bytes([0x82])
 
 
 def backward_of(graph: Any) -> bytes:

@@ -512,14 +512,20 @@ static void read_line(FILE* file, const char* kind, const case_t* done) {
   }
 }
 
+// What a tensor makes of a number: 4 bits are rounded to nearest, ties to even, and limited.
+static double stored(const tensor_t* t, double value) {
+  return strcmp(t->type, "INT4") == 0 ? fmax(-8, fmin(7, rint(value))) : value;
+}
+
 // The largest error of a tensor in units of what is allowed.
 static double worst(const tensor_t* t, const void* base) {
   double largest = 0, error = 0;
   for (long i = 0; i < t->volume; ++i) largest = fmax(largest, fabs(t->data[i]));
   for (long i = 0; i < t->volume; ++i) {
     double seen = element(t->type, base, offset(t, i));
-    double off = fabs(seen - t->data[i]) / (t->allowed * (1 + largest));
-    CHECK(off <= 1, "tensor %lld: element %ld is %.9g, the reference says %.9g", t->uid, i, seen, t->data[i]);
+    double right = stored(t, t->data[i]);
+    double off = fabs(seen - right) / (t->allowed * (1 + largest));
+    CHECK(off <= 1, "tensor %lld: element %ld is %.9g, the reference says %.9g", t->uid, i, seen, right);
     error = fmax(error, off);
   }
   return error;

@@ -21,6 +21,8 @@ FROM_EXPORT = {
     "torch.aten._fused_rms_norm_backward",
     "torch.aten._native_batch_norm_legit",
     "torch.aten._native_batch_norm_legit_no_training",
+    "torch.aten._scaled_dot_product_flash_attention_for_cpu",
+    "torch.aten._scaled_dot_product_flash_attention_for_cpu_backward",
     "torch.aten.silu_backward",
     "torch.aten.squeeze.dims",
 }
