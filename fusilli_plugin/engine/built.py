@@ -23,7 +23,8 @@ from iree_bridge.targets.cpu import host_arch
 __all__ = ["Built", "Place"]
 
 # So little is kept for each execution at a time, instead of asked for: some programs pass no workspace.
-_SMALL_SCRATCH: Final = 16 << 10  # bytes
+_SMALL_SCRATCH: Final = 32 << 10  # bytes
+_LARGEST_OWN: Final = 1 << 20  # bytes; AMD's samples pass no workspace, and their gradients of batchnorm need 256 KiB
 
 Place = tuple[int, int | None]
 """Number of the device and stream; the CPU has no streams."""
@@ -64,6 +65,14 @@ class Built:
     def workspace_size(self) -> int:
         """Bytes that the host has to give."""
         return 0 if self.keeps_scratch else self.scratch_size
+
+    @property
+    def needs_workspace(self) -> bool:
+        """Whether it fails without the host's workspace: where little is needed, it takes memory of its own instead.
+
+        A plan for overridden dims always does: it may need more than the host was told.
+        """
+        return self.scratch_size > _LARGEST_OWN and not self.is_variant
 
     def executable(self, device: Device) -> Executable:
         """The code on a device and stream; one object as long as a plan uses it.

@@ -277,7 +277,7 @@ class FusilliPlan:
                 )
             if not pointer:
                 raise BadParamError(f"the buffer of tensor {tensor.uid} '{tensor.name}' is NULL")
-        if self.workspace_size and not workspace and self._needs_callers_workspace:
+        if not workspace and self._built.needs_workspace:
             raise BadParamError(f"the plan needs {self.workspace_size} bytes of workspace, and the pointer is NULL")
         if self._built.keeps_scratch:
             workspace = 0  # the host may pass any pointer where nothing is asked for
@@ -296,11 +296,6 @@ class FusilliPlan:
             return again
         needs_memory = needs_memory or executable.keeps_memory or bool(self._on_host)
         return not needs_memory and all(address % ALIGNMENT == 0 for address in addresses)
-
-    @property
-    def _needs_callers_workspace(self) -> bool:
-        """A plan for overridden dims may need more than the caller was told; it keeps memory of its own then."""
-        return not self._built.is_variant
 
     def _executable(self, place: Place) -> Executable:
         with self._lock:

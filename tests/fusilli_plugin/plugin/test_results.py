@@ -151,12 +151,14 @@ def chain(size: int) -> Graph:
     return graph.validate()
 
 
-def test_a_small_workspace_is_the_plans_own(engine: FusilliEngine) -> None:
-    """AMD's sample of batchnorm training passes no workspace. Executions at the same time are kept apart."""
-    data = encode_graph(export_graph(chain(16)))
+@pytest.mark.parametrize(("size", "others"), [(16, 1), (256, 0)], ids=["small", "told-but-not-given"])
+def test_no_workspace_is_needed_where_it_is_little(engine: FusilliEngine, size: int, others: int) -> None:
+    """AMD's samples of batchnorm pass none. Executions at the same time are kept apart."""
+    data = encode_graph(export_graph(chain(size)))
     plan = engine.build(data, config(engine))
-    assert 0 < scratch_of(plan).scratch_size <= 16 << 10
-    assert plan.workspace_size == engine.workspace_size(data, config(engine)) == 0
+    scratch = scratch_of(plan).scratch_size
+    assert 4 * size * size <= scratch <= 1 << 20
+    assert plan.workspace_size == engine.workspace_size(data, config(engine)) == (0 if scratch <= 32 << 10 else scratch)
     graph = plan.graph
     inputs = graph.random_inputs(1)
     expected = graph.reference(inputs)
@@ -168,10 +170,10 @@ def test_a_small_workspace_is_the_plans_own(engine: FusilliEngine) -> None:
         for _ in range(20):
             plan.execute(pack, workspace=workspace)  # 1 is no address: nothing was asked for, so it is not used
             for tensor, array in outputs.items():
-                if not np.allclose(array, expected[tensor], rtol=1e-4, atol=1e-4):
+                if not np.allclose(array, expected[tensor], rtol=1e-3, atol=1e-3):
                     failures.append(tensor.name)
 
-    threads = [threading.Thread(target=work, args=(number % 2,)) for number in range(4)]
+    threads = [threading.Thread(target=work, args=(number % 2 * others,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -180,12 +182,12 @@ def test_a_small_workspace_is_the_plans_own(engine: FusilliEngine) -> None:
 
 
 def test_a_large_workspace_is_asked_for_and_named(engine: FusilliEngine) -> None:
-    data = encode_graph(export_graph(chain(96)))
+    data = encode_graph(export_graph(chain(520)))
     plan = engine.build(data, config(engine))
-    assert plan.workspace_size >= 96 * 96 * 4
-    memory = np.zeros(96 * 96, np.float32)
+    assert plan.workspace_size >= 520 * 520 * 4
+    memory = np.zeros(520 * 520, np.float32)
     pack = {tensor.uid: memory.ctypes.data for tensor in (*plan.graph.arguments().inputs,)}
-    result = np.zeros((96, 96), np.float32)
+    result = np.zeros((520, 520), np.float32)
     pack[plan.graph.arguments().outputs[0].uid] = result.ctypes.data
     with pytest.raises(EngineError, match=rf"needs {plan.workspace_size} bytes of workspace, and the pointer is NULL"):
         plan.execute(pack)
