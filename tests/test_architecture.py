@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -186,3 +187,12 @@ def test_documents_name_only_files_that_exist(document: Path) -> None:
     missing = [name for name in _PATH_IN_CODE.findall(text) if not any(ROOT.glob(name.rstrip("/")))]
     missing += [link for link in _LINK.findall(text) if not (document.parent / link).exists()]
     assert not missing
+
+
+def test_programs_that_were_written_before_the_rooms_find_what_they_import() -> None:
+    for old, new, name in (
+        ("fusilli_plugin.importers", "fusilli_plugin.engine.importers", "export_graph"),
+        ("hipdnn_backend.registry", "hipdnn_backend.host.registry", "Registry"),
+        ("hipdnn_backend.execution", "hipdnn_backend.host.execution", "Host"),
+    ):
+        assert getattr(importlib.import_module(old), name) is getattr(importlib.import_module(new), name)

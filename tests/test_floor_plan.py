@@ -22,8 +22,8 @@ LOOSE = {
         "split", "tensor",
     },
     "iree_bridge": {"api"},
-    "hipdnn_backend": {"engine", "errors", "onnx_op"},
-    "fusilli_plugin": {"__main__", "_boot", "attach", "errors"},
+    "hipdnn_backend": {"engine", "errors", "execution", "onnx_op", "registry"},
+    "fusilli_plugin": {"__main__", "_boot", "attach", "errors", "importers"},
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ does not, and each word must end within the buffer. `Memory.offsets_wrap` shows 
 from __future__ import annotations
 
 from fusilli_plugin.emulator.assembly import UnmodelledError
-from fusilli_plugin.emulator.machine import GlobalMemory, HazardError, Machine
+from fusilli_plugin.emulator.machine import HazardError, Machine, Memory
 from fusilli_plugin.emulator.outcome import EmulationError, Emulator, Outcome, Verdict
 from fusilli_plugin.emulator.program import CHIPS, Assembled, assemble, emulate, run_code
 
@@ -32,9 +32,9 @@ __all__ = [
     "Assembled",
     "EmulationError",
     "Emulator",
-    "GlobalMemory",
     "HazardError",
     "Machine",
+    "Memory",
     "Outcome",
     "UnmodelledError",
     "Verdict",

@@ -17,7 +17,7 @@ from fusilli_plugin.emulator.decode import decode
 from fusilli_plugin.emulator.layout import EVENTS, SCALARS, Decoded, KernelLayout, Kind, MemoryLayout
 from fusilli_plugin.emulator.library import core
 
-__all__ = ["GlobalMemory", "HazardError", "Machine"]
+__all__ = ["HazardError", "Machine", "Memory"]
 
 Array = np.ndarray[Any, Any]
 
@@ -37,7 +37,7 @@ class HazardError(Exception):
     """The code depends on an order that nothing makes sure of, or touches memory that is not its own."""
 
 
-class GlobalMemory:
+class Memory:
     """Global memory, NaN at first: buffers at addresses of its own, with guards between them.
 
     Attributes:
@@ -93,7 +93,7 @@ class Machine:
         first_outside: the instruction that first read outside all buffers, with its kernel.
     """
 
-    memory: GlobalMemory = field(default_factory=GlobalMemory)
+    memory: Memory = field(default_factory=Memory)
     counts: Counter[str] = field(default_factory=Counter)
     chip: str = "gfx942"
     _code: dict[int, tuple[Kernel, ctypes.Array[Decoded]]] = field(default_factory=dict, repr=False)
@@ -134,7 +134,7 @@ class Machine:
         )  # fmt: skip
         self._set_registers(layout, kernel, arguments, grid)
         memory = MemoryLayout(
-            bytes=self.memory.bytes.ctypes.data, owned=self.memory.owned.ctypes.data, base=GlobalMemory.BASE,
+            bytes=self.memory.bytes.ctypes.data, owned=self.memory.owned.ctypes.data, base=Memory.BASE,
             size=len(self.memory.bytes), offsets_wrap=self.memory.offsets_wrap,
         )  # fmt: skip
         status = _run(layout, memory)

@@ -14,7 +14,7 @@ from fusilli_plugin.edge.build import BuildError
 from fusilli_plugin.emulator.assembly import UnmodelledError
 from fusilli_plugin.emulator.layout import EVENTS
 from fusilli_plugin.emulator.library import core
-from fusilli_plugin.emulator.machine import GlobalMemory, HazardError, Machine
+from fusilli_plugin.emulator.machine import HazardError, Machine, Memory
 from fusilli_plugin.emulator.program import Assembled, assemble, check_chip, emulate
 from graph_api import ExecutionError, FusilliError, Graph, NotSupportedError, TensorAttr, numerics
 from iree_bridge import Options, Target, support
@@ -82,7 +82,7 @@ class Emulator:
     Args:
         target: an AMD chip of `fusilli_plugin.emulator.CHIPS`, or its name.
         options: as for a compile; ``FUSILLI_EXTRA_COMPILER_FLAGS`` count.
-        offsets_wrap: see `GlobalMemory`.
+        offsets_wrap: see `Memory`.
 
     Raises:
         NotSupportedError: there is no such target, or no model of the chip.
@@ -128,7 +128,7 @@ class Emulator:
             GraphError, NotSupportedError, CompileError: as for a compile.
         """
         code = code or self.code(graph)
-        machine = Machine(GlobalMemory(0))
+        machine = Machine(Memory(0))
         machine.memory.offsets_wrap = self._wrap
         try:
             results = emulate(graph, pack, code, machine)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from fusilli_plugin.emulator.assembly import Kernel, UnmodelledError, parse
-from fusilli_plugin.emulator.machine import GlobalMemory, HazardError, Machine
+from fusilli_plugin.emulator.machine import HazardError, Machine, Memory
 from graph_api import Graph, TensorAttr
 from graph_api.errors import ExecutionError, NotSupportedError
 from iree_bridge import Options, Target
@@ -115,7 +115,7 @@ def run_code(code: Assembled, arguments: Sequence[Array], machine: Machine | Non
         recording = record(code.vmfb, [array.nbytes for array in arguments], workspace)
     except UnrecordableError as error:
         raise UnmodelledError(f"the host program: {error}") from error
-    machine = machine or Machine(GlobalMemory(0))
+    machine = machine or Machine(Memory(0))
     sizes = [*(array.nbytes for array in arguments), workspace, *recording.temporaries]
     machine.memory.reserve(sum(sizes) + (len(sizes) + 4 * len(recording.commands)) * _MARGIN + _MARGIN)
     chip = _CHIP.search(code.assembly)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusilli_plugin.emulator import GlobalMemory, Machine
+from fusilli_plugin.emulator import Machine, Memory
 from fusilli_plugin.emulator.assembly import parse
 
 __all__ = ["LANES", "SOURCE", "TARGET", "compute", "floats", "halves", "kernel_text", "launch", "words"]
@@ -67,7 +67,7 @@ def launch(
     text: str, buffers: Sequence[Array], *, chip: str = "gfx942", groups: int = 1, wraps: bool = True
 ) -> Machine:
     """Runs a kernel on buffers, which it may change."""
-    memory = GlobalMemory(1 << 20)
+    memory = Memory(1 << 20)
     memory.offsets_wrap = wraps
     machine = Machine(memory, chip=chip)
     addresses = [memory.allocate(buffer.nbytes) for buffer in buffers]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fusilli_plugin.emulator import HazardError
+from fusilli_plugin.emulator import HazardError, Memory
 
-__all__ = ["HazardError"]
+__all__ = ["HazardError", "Memory"]
