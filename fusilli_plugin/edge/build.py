@@ -18,8 +18,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from fusilli_ground.errors import FusilliError
-
 __all__ = [
     "CORE_LIBRARY",
     "LIBRARY",
@@ -60,8 +58,8 @@ _CORE_FLAGS: Final = (
 _CORE_LINK_FLAGS: Final = ("-Wl,-z,now", "-Wl,-z,relro")
 
 
-class BuildError(FusilliError):
-    """A library could not be built."""
+class BuildError(Exception):
+    """A library could not be built. No FusilliError: setup.py loads this file by its path, without our packages."""
 
 
 def compile_shim(output: Path = LIBRARY) -> Path:

@@ -29,6 +29,15 @@ def _tool(*command: object) -> str:
     return subprocess.run([*map(str, command)], capture_output=True, text=True, check=True, timeout=60).stdout
 
 
+def test_the_build_needs_the_standard_library_alone(tmp_path: Path) -> None:
+    """As in pip's isolated environments, in which setup.py loads it; ``-I -S`` hides what is installed."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", build.__file__], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={"PATH": str(tmp_path)}, timeout=60,
+    )  # fmt: skip
+    assert "BuildError: a C compiler is needed" in done.stderr
+
+
 def test_the_struct_is_that_of_the_header() -> None:
     made = (Path(build.__file__).parent / "link.py").read_text()
     assert made == build.link_module(), "run: python -m fusilli_plugin.edge.build --link"
