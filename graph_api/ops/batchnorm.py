@@ -70,6 +70,12 @@ class NormNode(Node):
         value = self.number(inputs, port) if port in ("epsilon", "momentum") else inputs[port]
         return bounded_input(self, port, value, np.reshape(errors[port], ()) if value.ndim == 0 else errors[port])
 
+    def statistics(self, x: Array, axes: Sequence[int], epsilon: Array | float) -> tuple[Array, Array, Array]:
+        """Mean, biased variance, and 1 / sqrt(variance + epsilon) of the reference."""
+        mean = x.mean(axes, keepdims=True)
+        variance = ((x - mean) ** 2).mean(axes, keepdims=True)
+        return mean, variance, 1.0 / np.sqrt(variance + epsilon)
+
     def moments(self, x: Bounded, axes: Sequence[int]) -> tuple[Bounded, Bounded, Bounded]:
         """Mean, difference from it, and biased variance of two passes over ``axes``.
 
@@ -222,9 +228,7 @@ class BatchnormNode(BatchnormBase):
         if self.has_peers:
             raise NotSupportedError(self.name, "peer_stats", "statistics of peers have no defined meaning")
         x = inputs["x"]
-        mean = x.mean(self.axes, keepdims=True)
-        variance = ((x - mean) ** 2).mean(self.axes, keepdims=True)
-        inverse = 1.0 / np.sqrt(variance + self.number(inputs, "epsilon"))
+        mean, variance, inverse = self.statistics(x, self.axes, self.number(inputs, "epsilon"))
         values = {
             "y": (x - mean) * inverse * inputs["scale"] + inputs["bias"],
             "mean": mean,

@@ -175,9 +175,7 @@ class LayernormNode(CountedNormNode):
 
     def reference(self, inputs: Arrays) -> dict[str, Array]:
         x = inputs["x"]
-        mean = x.mean(self.axes, keepdims=True)
-        variance = ((x - mean) ** 2).mean(self.axes, keepdims=True)
-        inverse = 1.0 / np.sqrt(variance + self.number(inputs, "epsilon"))
+        mean, _, inverse = self.statistics(x, self.axes, self.number(inputs, "epsilon"))
         y = (x - mean) * inverse * inputs["scale"] + inputs["bias"]
         return {"y": y, "mean": mean, "inv_variance": inverse}
 

@@ -112,9 +112,7 @@ class BatchnormBackwardNode(BatchnormBase):
         if "mean" in inputs:
             mean, inverse = inputs["mean"], inputs["inv_variance"]
         else:
-            mean = x.mean(self.axes, keepdims=True)
-            variance = ((x - mean) ** 2).mean(self.axes, keepdims=True)
-            inverse = 1.0 / np.sqrt(variance + BATCHNORM_BACKWARD_EPSILON)
+            mean, _, inverse = self.statistics(x, self.axes, BATCHNORM_BACKWARD_EPSILON)
         normal = (x - mean) * inverse
         dbias, dscale = dy.sum(self.axes, keepdims=True), (dy * normal).sum(self.axes, keepdims=True)
         count = x.size // x.shape[1]
@@ -221,9 +219,7 @@ class LayernormBackwardNode(CountedNormNode, TrailingGradientNode):
         if "mean" in inputs:
             mean, inverse = inputs["mean"], inputs["inv_variance"]
         else:
-            mean = x.mean(self.axes, keepdims=True)
-            variance = ((x - mean) ** 2).mean(self.axes, keepdims=True)
-            inverse = 1.0 / np.sqrt(variance + self.number(inputs, "epsilon"))
+            mean, _, inverse = self.statistics(x, self.axes, self.number(inputs, "epsilon"))
         normal, scaled = (x - mean) * inverse, dy * self.scale_of(inputs["scale"])
         along, across = (value.mean(self.axes, keepdims=True) for value in (scaled, scaled * normal))
         return {"dx": inverse * (scaled - along - normal * across), **self.parameter_gradients(dy, normal)}

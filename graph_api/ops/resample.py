@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import product
+from types import EllipsisType
 
 from fusilli_ground.late_numpy import np
 from graph_api.builder import GraphBuilder
@@ -89,6 +90,31 @@ class ResampleAttributes(Attributes):
         starts = [o * self.stride[axis] - self.pre_padding[axis] for o in range(out)]
         return [max(min(start + window, size) - max(start, 0), 1) for start in starts]
 
+    def divisor(self, sizes: Sequence[int]) -> Array:
+        """The same for all axes of pooled dims ``sizes``, [1, 1, spatial...]."""
+        divisor = np.ones((1, 1))
+        for axis, size in enumerate(sizes):
+            divisor = divisor[..., None] * np.array(self.counts(axis, size), np.float64)
+        return divisor
+
+    def padded(self, x: Array, outside: float) -> Array:
+        """[N, C, spatial...] with ``outside`` in the padding."""
+        return np.pad(x, [(0, 0), (0, 0), *zip(self.pre_padding, self.post_padding, strict=True)],
+                      constant_values=outside)  # fmt: skip
+
+    def taps(self, made: Sequence[int]) -> Iterator[tuple[EllipsisType | slice, ...]]:
+        """For each position in a window, in row-major order: where ``made`` windows have it in what is padded."""
+        for start in product(*(range(size) for size in self.window)):
+            yield (..., *(
+                slice(first, first + step * (size - 1) + 1, step)
+                for first, step, size in zip(start, self.stride, made, strict=True)
+            ))  # fmt: skip
+
+
+def positions(sizes: Sequence[int]) -> Array:
+    """The row-major position of each element of spatial dims, [1, 1, spatial...]."""
+    return np.arange(math.prod(sizes), dtype=np.float64).reshape(1, 1, *sizes)
+
 
 @register_op
 class ResampleFwdNode(Node):
@@ -135,7 +161,7 @@ class ResampleFwdNode(Node):
     def reference(self, inputs: Arrays) -> dict[str, Array]:
         x = inputs["x"]
         if not self.attributes.is_max:
-            average = self._sum(x) / self._divisor()
+            average = self._sum(x) / self.attributes.divisor(x.shape[2:])
             return {"y": average if self.compute.is_float else np.trunc(average)}
         y = np.full(self.outputs["y"].dims, -np.inf)
         index = np.full(y.shape, -1.0)
@@ -153,7 +179,7 @@ class ResampleFwdNode(Node):
         shift = np.broadcast_to(shift, x.shape)
         if not self.attributes.is_max:
             terms = math.prod(self.attributes.window)
-            total = self._sum(self.sum_gamma(terms) * np.abs(x) + shift) / self._divisor()
+            total = self._sum(self.sum_gamma(terms) * np.abs(x) + shift) / self.attributes.divisor(x.shape[2:])
             return {"y": total + self.accumulation_eps * np.abs(outputs["y"])}
         bound = np.zeros(outputs["y"].shape)
         for moved, _ in self._taps(shift):
@@ -171,29 +197,16 @@ class ResampleFwdNode(Node):
     def _taps(self, x: Array) -> Iterator[tuple[Array, Array]]:
         """For each window position, in row-major order: the elements that meet it, and their spatial positions."""
         a = self.attributes
-        pads = [(0, 0), (0, 0), *zip(a.pre_padding, a.post_padding, strict=True)]
         outside = -np.inf if a.is_max and a.padding_mode is PaddingMode.NEG_INF_PAD else 0.0
-        places = np.arange(math.prod(x.shape[2:]), dtype=np.float64).reshape(1, 1, *x.shape[2:])
-        values, places = np.pad(x, pads, constant_values=outside), np.pad(places, pads, constant_values=-1.0)
-        out = self.outputs["y"].dims[2:]
-        for start in product(*(range(size) for size in a.window)):
-            window = tuple(
-                slice(first, first + step * (size - 1) + 1, step)
-                for first, step, size in zip(start, a.stride, out, strict=True)
-            )
-            yield values[(..., *window)], places[(..., *window)]
+        values, places = a.padded(x, outside), a.padded(positions(x.shape[2:]), -1.0)
+        for window in a.taps(self.outputs["y"].dims[2:]):
+            yield values[window], places[window]
 
     def _sum(self, x: Array) -> Array:
         total = np.zeros(self.outputs["y"].dims)
         for candidate, _ in self._taps(x):
             total += candidate
         return total
-
-    def _divisor(self) -> Array:
-        divisor = np.ones((1, 1))
-        for axis, size in enumerate(self.inputs["x"].dims[2:]):
-            divisor = divisor[..., None] * np.array(self.attributes.counts(axis, size), np.float64)
-        return divisor
 
 
 def check_index(node: Node, index: TensorAttr, positions: int, types: Sequence[DataType]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import product
 from types import EllipsisType
 from typing import cast
 
@@ -22,6 +21,7 @@ from graph_api.ops.resample import (
     ResampleMode,
     attributes_of,
     check_index,
+    positions,
 )
 from graph_api.ops.spatial import PerAxis
 from graph_api.tensor import TensorAttr
@@ -97,12 +97,11 @@ class ResampleBwdNode(Node):
         return self.inputs["dy"].volume * math.prod(self.attributes.window)
 
     def reference(self, inputs: Arrays) -> dict[str, Array]:
-        dy = inputs["dy"]
+        a, dy = self.attributes, inputs["dy"]
+        share = dy if a.is_max else dy / a.divisor(self.outputs["dx"].dims[2:])
         total = self._padded_zeros()
         for window, places in self._taps():
-            total[window] += (
-                np.where(inputs["index"] == places, dy, 0.0) if self.attributes.is_max else dy / self._divisor()
-            )
+            total[window] += np.where(inputs["index"] == places, dy, 0.0) if a.is_max else share
         return {"dx": self._cropped(total)}
 
     def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
@@ -111,21 +110,22 @@ class ResampleBwdNode(Node):
         shift = np.broadcast_to(errors["dy"] + loss * np.abs(dy), dy.shape)
         terms = math.prod(-(-size // step) for size, step in zip(a.window, a.stride, strict=True))
         rounding = (self.sum_gamma(terms) if terms > 1 else 0.0) + (0.0 if a.is_max else self.accumulation_eps)
+        share = rounding * np.abs(dy) + shift
+        if not a.is_max:
+            share = share / a.divisor(self.outputs["dx"].dims[2:])
         total = self._padded_zeros()
         for window, places in self._taps():
             if a.is_max:
                 unsure = np.broadcast_to(errors["index"], dy.shape) > 0
-                bound = np.where(inputs["index"] == places, rounding * np.abs(dy) + shift, 0.0)
+                bound = np.where(inputs["index"] == places, share, 0.0)
                 total[window] += np.where(unsure, np.abs(dy) + shift, bound)
             else:
-                total[window] += (rounding * np.abs(dy) + shift) / self._divisor()
+                total[window] += share
         return {"dx": self._cropped(total)}
 
     def _padded_zeros(self) -> Array:
         """Zeros in the dims of padded dx, as far as windows reach."""
-        a, dims = self.attributes, self.outputs["dx"].dims
-        around = (sum(each) for each in zip(dims[2:], a.pre_padding, a.post_padding, strict=True))
-        return np.zeros((*dims[:2], *around))
+        return self.attributes.padded(np.zeros(self.outputs["dx"].dims), 0.0)
 
     def _cropped(self, padded: Array) -> Array:
         inside = zip(self.attributes.pre_padding, self.outputs["dx"].dims[2:], strict=True)
@@ -133,22 +133,10 @@ class ResampleBwdNode(Node):
 
     def _taps(self) -> Iterator[tuple[tuple[EllipsisType | slice, ...], Array]]:
         """For each position in a window: what all windows have there of padded dx, its positions; NaN in padding."""
-        a, dims = self.attributes, self.outputs["dx"].dims
-        pads = [(0, 0), (0, 0), *zip(a.pre_padding, a.post_padding, strict=True)]
-        places = np.arange(math.prod(dims[2:]), dtype=np.float64).reshape(1, 1, *dims[2:])
-        places = np.pad(places, pads, constant_values=np.nan)
-        for start in product(*(range(size) for size in a.window)):
-            window = tuple(
-                slice(first, first + step * (size - 1) + 1, step)
-                for first, step, size in zip(start, a.stride, self.inputs["dy"].dims[2:], strict=True)
-            )
-            yield (..., *window), places[(..., *window)]
-
-    def _divisor(self) -> Array:
-        divisor = np.ones((1, 1))
-        for axis, size in enumerate(self.outputs["dx"].dims[2:]):
-            divisor = divisor[..., None] * np.array(self.attributes.counts(axis, size), np.float64)
-        return divisor
+        a = self.attributes
+        places = a.padded(positions(self.outputs["dx"].dims[2:]), np.nan)
+        for window in a.taps(self.inputs["dy"].dims[2:]):
+            yield window, places[window]
 
 
 class ResampleBackwardBuilder(GraphBuilder):

@@ -327,23 +327,21 @@ def make_halves(function: Any, call: Callable[[str, Sequence[Any], Sequence[Any]
     What the compiler links in there makes 0 of all results below 2**-14. ``call``: see ``Builder.call_function``.
     """
     for op in list(operations(function)):
-        x, to = (op.operands[0], _element(op.results[0].type)) if _is_cast(op) else (None, "")
-        if x is None or to != "f16" or _element(x.type) not in ("f32", "f64", "bf16"):
+        if op.name.removeprefix("torch.aten.") not in _CASTS or _element(op.results[0].type) != "f16":
             continue
-        x = _as(op, x, _wide(_element(x.type)))
+        element = _element(op.operands[0].type)
+        if element not in ("f32", "f64", "bf16"):
+            continue
+        x = _as(op, op.operands[0], _wide(element))
         kind = value_tensor_type(str(x.type))
         assert kind is not None, f"{x.type} is no tensor"
         dims = [dim for dim in kind.dims if dim is not None]  # all are known, or the text would have been declined
-        source = DataType.DOUBLE if kind.element == "f64" else DataType.FLOAT
+        source = DataType.DOUBLE if element == "f64" else DataType.FLOAT
         type_ = op.results[0].type
         with ir.InsertionPoint(op), op.location:
             plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[_builtin(x.type)], operands=[x]).result
             (made,) = call(half_text(dims, source), [plain], [_builtin(type_)])
             _replace(op, ir.Operation.create("torch_c.from_builtin_tensor", results=[type_], operands=[made]).result)
-
-
-def _is_cast(op: Any) -> bool:
-    return op.name.removeprefix("torch.aten.") in _CASTS
 
 
 _ANGLES: Final = ("torch.aten.sin", "torch.aten.cos", "torch.aten.tan")
