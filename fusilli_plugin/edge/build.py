@@ -86,7 +86,8 @@ def compile_launcher(output: Path = LAUNCHER) -> Path:
     Raises:
         BuildError: there is no C compiler, or it fails.
     """
-    command = [*c_compiler(), *_FLAGS, *_HARDENING, str(_LAUNCHER_SOURCE)]
+    version = hashlib.sha256(_LAUNCHER_SOURCE.read_bytes()).hexdigest()
+    command = [*c_compiler(), *_FLAGS, *_HARDENING, f'-DLAUNCHER_VERSION="{version}"', str(_LAUNCHER_SOURCE)]
     return _compile("the launcher of CPU code", command, _LINK_FLAGS, output)
 
 

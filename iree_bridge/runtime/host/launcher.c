@@ -29,7 +29,7 @@
 
 #define API __attribute__((visibility("default")))
 
-enum { ABI = 1, LIBRARY_VERSION = 6, PAGE = 4096, MAX_THREADS = 128, STACK = 1 << 20 };
+enum { LIBRARY_VERSION = 6, PAGE = 4096, MAX_THREADS = 128, STACK = 1 << 20 };
 enum { COPY_PIECE = 1 << 18 };  // bytes of a fill or copy that one thread takes at once
 enum { SPIN_NS = 30 * 1000, ACTIVE_SPIN_NS = 300 * 1000, WAIT_NS = 30 * 1000 };
 enum { SHORT_NS = 15 * 1000 };   // lists that take less are never shared out
@@ -133,7 +133,12 @@ enum { MACHINE = EM_AARCH64, RELATIVE = R_AARCH64_RELATIVE };
 enum { MOST_SEGMENTS = 64 };
 static const size_t MOST_BYTES = (size_t)1 << 31;
 
-API int launcher_abi(void) { return ABI; }
+#ifndef LAUNCHER_VERSION
+#define LAUNCHER_VERSION ""
+#endif
+
+// What the sources hash to that this was made of.
+API const char *launcher_version(void) { return LAUNCHER_VERSION; }
 
 API void launcher_unload(image *it) {
   if (it->base) munmap(it->base, it->size);

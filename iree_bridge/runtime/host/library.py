@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import logging
 import platform
 from pathlib import Path
@@ -14,7 +15,7 @@ __all__ = ["PATH", "launcher"]
 _LOG: Final = logging.getLogger(__name__)
 PATH: Final = Path(__file__).resolve().parent / "lib" / "libfusilli_launcher.so"
 """Where the library lies."""
-_ABI: Final = 1
+_SOURCE: Final = Path(__file__).resolve().with_name("launcher.c")
 _U32, _U64, _SIZE, _POINTER = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "launcher_load": (_POINTER, [_POINTER, _SIZE, ctypes.c_char_p, _SIZE]),
@@ -40,14 +41,22 @@ def launcher() -> Any:
         return None
     try:
         library = ctypes.CDLL(str(PATH))
-        abi = library.launcher_abi()
+        library.launcher_version.restype = ctypes.c_char_p
+        problem = "" if library.launcher_version().decode() == _version() else f"{PATH} is of another version"
     except (OSError, AttributeError) as error:
-        _LOG.warning("CPU code is launched by IREE's driver, which takes longer: %s; reinstall the packages", error)
-        return None
-    if abi != _ABI:
-        _LOG.warning("CPU code is launched by IREE's driver, which takes longer: %s is of another version", PATH)
+        problem = str(error)
+    if problem:
+        _LOG.warning(
+            "CPU code is launched by IREE's driver, which takes longer: %s; reinstall the packages, or in a "
+            "source tree run python -m fusilli_plugin.edge.build", problem
+        )  # fmt: skip
         return None
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def _version() -> str:
+    """What the source beside this file hashes to, as the library says of itself."""
+    return hashlib.sha256(_SOURCE.read_bytes()).hexdigest()
