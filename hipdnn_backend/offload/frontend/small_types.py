@@ -24,8 +24,28 @@ CODES, OF_CODES = "codes", "of_codes"
 
 _MOVES = frozenset(
     {
-        *("Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
-        *("Pad", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth"),
+        *(
+            "Compress",
+            "Concat",
+            "DepthToSpace",
+            "Expand",
+            "Flatten",
+            "Gather",
+            "GatherElements",
+            "GatherND",
+            "Identity",
+        ),
+        *(
+            "Pad",
+            "Reshape",
+            "ReverseSequence",
+            "ScatterElements",
+            "ScatterND",
+            "Shape",
+            "Size",
+            "Slice",
+            "SpaceToDepth",
+        ),
         *("Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"),
     }
 )

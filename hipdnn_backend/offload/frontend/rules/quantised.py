@@ -41,7 +41,9 @@ def _along(b: Builder, name: str, x: str) -> str | None:
     if b.given.get("block_size", 0):
         return _per_block(b, name, dims, whole, axis)
     if len(dims) == 1 and dims[0] != whole[axis]:
-        raise b.fail("quantisation", f"{name} has {dims[0]} elements, axis {axis} of the tensor {list(whole)} has others")
+        raise b.fail(
+            "quantisation", f"{name} has {dims[0]} elements, axis {axis} of the tensor {list(whole)} has others"
+        )
     return _per_axis(b, _plain(b, name), len(whole), axis) if len(dims) == 1 else None
 
 
@@ -69,7 +71,9 @@ def _check_zero(b: Builder, element: int) -> None:
         raise b.fail("quantisation", f"zero point {b.input(2)} is of type {have}, the quantised tensor of type {want}")
     if zero.dims != scale.dims and not {zero.dims, scale.dims} <= {(), (1,)}:
         dims = [list(each.dims or ()) for each in (zero, scale)]
-        raise b.fail("quantisation", f"zero point {b.input(2)} {dims[0]} has other dims than scale {b.input(1)} {dims[1]}")
+        raise b.fail(
+            "quantisation", f"zero point {b.input(2)} {dims[0]} has other dims than scale {b.input(1)} {dims[1]}"
+        )
     known = b.value(b.input(2))
     if isinstance(SMALL.get(element), Float) and known is not None and known.astype(np.float32).any():
         raise b.fail("quantisation", f"zero point {b.input(2)} is not 0; of floats it has to be")

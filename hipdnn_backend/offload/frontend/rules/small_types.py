@@ -213,7 +213,9 @@ def _power(b: Builder, bits: str, saturate: bool, round_mode: str) -> str:
     half = 1 << 22  # the fraction of the least power, which is subnormal in single precision
     if round_mode != "down":
         up = round_mode == "up"
-        least = _where(b, "Equal", power, 0, _int(b, half if up else half + half // 2 - 1), _int(b, 0 if up else half - 1))
+        least = _where(
+            b, "Equal", power, 0, _int(b, half if up else half + half // 2 - 1), _int(b, 0 if up else half - 1)
+        )
         power = b.op("Add", power, b.op("Cast", b.op("Less", least, rest), to=_INT32))
     low = b.op("Or", b.op("Less", bits, _int(b, 1)), b.op("Less", size, _int(b, half)))
     largest, none = _int(b, 0xFE), _int(b, 0xFF)
