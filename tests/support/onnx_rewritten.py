@@ -92,7 +92,26 @@ class scatter_reduce(_Torch):  # noqa: N801
         return (result,)
 
 
+class codes(_Torch):  # noqa: N801
+    def _run(self, x: Array) -> tuple[np.ndarray]:  # type: ignore[override]
+        return (x.view(np.uint8),)
+
+
+class of_codes(_Torch):  # noqa: N801
+    def _run(self, x: Array, to: int) -> tuple[np.ndarray]:  # type: ignore[override]
+        return (x.view(helper.tensor_dtype_to_np_dtype(to)),)
+
+
+class unpacked(_Torch):  # noqa: N801
+    def _run(self, x: Array, bits: int) -> tuple[np.ndarray]:  # type: ignore[override]
+        row = np.unpackbits(x[..., None], axis=-1, bitorder="little").reshape(*x.shape, 8 // bits, bits)
+        return ((row << np.arange(bits, dtype=np.uint8)).sum(-1, dtype=np.uint8).reshape(*x.shape[:-1], -1),)
+
+
 _OPERATORS = [
+    codes,
+    of_codes,
+    unpacked,
     scatter_reduce,
     rms_norm,
     silu,

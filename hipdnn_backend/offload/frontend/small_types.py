@@ -20,7 +20,7 @@ from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, OnnxGraph, Outpu
 __all__ = ["CODES", "OF_CODES", "SMALL", "Float", "Integer", "carried", "is_small_type", "packed"]
 
 CODES, OF_CODES = "codes", "of_codes"
-"""Operators of `TORCH_DOMAIN`: the same bytes as UINT8, or as elements of a small type."""
+"""Operators of `TORCH_DOMAIN`: the same bytes as UINT8, or as elements of the small type ``to``."""
 
 _MOVES = frozenset(
     {
@@ -142,7 +142,7 @@ def carried(graph: OnnxGraph) -> OnnxGraph:
         UnsupportedNodeError: a node computes with such elements, and no rule has rewritten it.
     """
     names = {name for name, type_ in _all_types(graph) if is_small_type(type_)}
-    if not names:
+    if not names and not any(map(_is_same, graph.nodes)):
         return graph
     result = OnnxGraph(graph.name, graph.opsets)
     result.inputs = {name: _carrier(type_) for name, type_ in graph.inputs.items()}
@@ -155,7 +155,7 @@ def carried(graph: OnnxGraph) -> OnnxGraph:
     result.hints, result.whole, result.sources = graph.hints, graph.whole, graph.sources
     same: dict[str, str] = {}
     for node in graph.nodes:
-        if node.domain == TORCH_DOMAIN and node.op_type in (CODES, OF_CODES):
+        if _is_same(node):
             same[node.output[0]] = same.get(node.input[0], node.input[0])
             continue
         _check(graph, node, names)
@@ -166,6 +166,11 @@ def carried(graph: OnnxGraph) -> OnnxGraph:
     for output in result.outputs:
         output.value = same.get(output.value, output.value)
     return result
+
+
+def _is_same(node: onnx.NodeProto) -> bool:
+    """Whether a node gives the bytes that it takes."""
+    return node.domain == TORCH_DOMAIN and node.op_type in (CODES, OF_CODES)
 
 
 def _all_types(graph: OnnxGraph) -> Iterable[tuple[str, TensorType]]:

@@ -104,7 +104,7 @@ def _dequantize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 
 @rewrites("QuantizeLinear")
 def _quantize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """``saturate(round(x / scale) + zero point)``, rounding half to even; floats of 8 bits and less have no zero point."""
+    """``saturate(round(x / scale) + zero point)``, rounding half to even; of floats there is no zero point."""
     x, scale = node.input[:2]
     kind, result, dims = b.type(scale), b.type(node.output[0]), b.dims(x)
     if dims is None or b.dims(scale) is None or kind is None or result is None:

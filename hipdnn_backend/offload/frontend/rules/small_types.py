@@ -20,7 +20,7 @@ from hipdnn_backend.offload.frontend.rules.casting import reinterpreted
 from hipdnn_backend.offload.frontend.small_types import CODES, OF_CODES, SMALL, Float, Integer, is_small_type, packed
 from hipdnn_backend.offload.frontend.torch_ops import Emitter, emits
 
-__all__ = ["element_of", "numbers", "of_codes", "of_numbers", "unpacked"]
+__all__ = ["codes_of", "element_of", "meant", "numbers", "of_codes", "of_numbers", "unpacked"]
 
 _FLOAT, _INT32, _UINT8 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT8
 _SIZE = 0x7FFFFFFF
@@ -44,24 +44,31 @@ def numbers(b: Builder, x: str) -> str:
     Constants that are no weights are computed here; of the others the codes stay as they are, several to a byte.
     """
     type_ = b.type(x)
-    assert type_ is not None and type_.static is not None, x
+    assert type_ is not None
+    assert type_.static is not None, x
     kind, known = SMALL[type_.element], b.value(x)
     if known is not None and known.size <= FEW:
         return b.constant(known.astype(np.float32), np.float32 if isinstance(kind, Float) else np.int32)
-    codes = b.op("Cast", _codes(b, x, type_.static, kind), to=_INT32)
+    return meant(b, codes_of(b, x), type_.static, kind)
+
+
+def meant(b: Builder, codes: str, dims: tuple[int, ...], kind: Float | Integer) -> str:
+    """What codes, UINT8, stand for: see `numbers`."""
+    wide = b.op("Cast", codes, to=_INT32)
     if isinstance(kind, Float):
-        return _number(b, codes, type_.static, kind)
-    return signed(b, codes, kind.bits) if kind.signed else codes
+        return _number(b, wide, dims, kind)
+    if not kind.signed:
+        return wide
+    half = _int(b, 1 << (kind.bits - 1))
+    return b.op("Sub", b.op("BitwiseXor", wide, half), half)
 
 
-def signed(b: Builder, codes: str, bits: int) -> str:
-    """Codes, INT32, as integers in two's complement."""
-    half = 1 << (bits - 1)
-    return b.op("Sub", b.op("BitwiseXor", codes, _int(b, half)), _int(b, half))
-
-
-def _codes(b: Builder, x: str, dims: tuple[int, ...], kind: Float | Integer) -> str:
-    """The codes as UINT8, without what else a byte may hold."""
+def codes_of(b: Builder, x: str) -> str:
+    """The codes, UINT8, of a tensor of a small type and static dims, without what else a byte may hold."""
+    type_ = b.type(x)
+    assert type_ is not None
+    kind, dims = SMALL[type_.element], type_.static
+    assert dims is not None, x
     known = b.value(x)
     if known is not None and 8 % kind.bits == 0 and kind.bits < 8:
         row = b.constant(packed(known.view(np.uint8), kind.bits), np.uint8)
@@ -78,7 +85,7 @@ def _first(b: Builder, row: str, count: int) -> str:
 def unpacked(b: Builder, x: str, dims: tuple[int, ...], bits: int) -> str:
     """The codes, UINT8, in bytes of ``dims``: the lowest bits first, so the last dim is ``8 / bits`` times as large."""
     if bits == 8:
-        return x
+        return b.torch(CODES, x, like=TensorType(_UINT8, dims))
     wide = (*dims[:-1], dims[-1] * (8 // bits))
     return b.torch("unpacked", x, like=TensorType(_UINT8, wide), bits=bits)
 
@@ -124,7 +131,7 @@ def _number(b: Builder, codes: str, dims: tuple[int, ...], f: Float) -> str:
 
 def of_codes(b: Builder, codes: str, element: int, dims: tuple[int, ...]) -> str:
     """A tensor of a small type of its codes, INT32."""
-    return b.torch(OF_CODES, b.op("Cast", codes, to=_UINT8), like=TensorType(element, dims))
+    return b.torch(OF_CODES, b.op("Cast", codes, to=_UINT8), like=TensorType(element, dims), to=element)
 
 
 def of_numbers(
@@ -258,7 +265,7 @@ def _bit_cast(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     elif before.element != _UINT8:
         x = reinterpreted(b, x, before, _UINT8)
     if is_small_type(after):
-        return [b.torch(OF_CODES, x, like=after)]
+        return [b.torch(OF_CODES, x, like=after, to=after.element)]
     return [x if after.element == _UINT8 else reinterpreted(b, x, plain, after.element)]
 
 
