@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from fusilli_ground.torch_types import ValueTensor
 from hipdnn_backend.offload.frontend.graph import SMALL as FEW
 from hipdnn_backend.offload.frontend.graph import TensorType
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
@@ -94,17 +95,15 @@ def unpacked(b: Builder, x: str, dims: tuple[int, ...], bits: int) -> str:
 def _emit_unpacked(e: Emitter, x: Any) -> list[Any]:
     """A row for each place in a byte, then the rows side by side."""
     bits, dims = e.integer("bits"), e.dims(x)
-    type_, wide = x.type, e.op.results[0].type
-    column = e.type(str(type_).replace(str(dims).replace(" ", ""), str([*dims, 1]).replace(" ", "")))
+    column, rows = (ValueTensor((*dims, last), "ui8").of("ui8") for last in (1, 8 // bits))
     parts = []
     for shift in range(0, 8, bits):
-        part = e.create("torch.aten.bitwise_right_shift.Tensor_Scalar", type_, [x, e.int(shift)]) if shift else x
-        part = e.create("torch.aten.bitwise_and.Scalar", type_, [part, e.int((1 << bits) - 1)])
-        parts.append(e.create("torch.aten.unsqueeze", column, [part, e.int(-1)]))
-    listed = e.create("torch.prim.ListConstruct", e.type(f"!torch.list<{column}>"), parts)
-    rows = e.type(str(type_).replace(str(dims).replace(" ", ""), str([*dims, len(parts)]).replace(" ", "")))
-    whole = e.create("torch.aten.cat", rows, [listed, e.int(-1)])
-    return [e.create("torch.aten.view", wide, [whole, e.ints(e.dims(e.op.results[0]))])]
+        part = e.create("torch.aten.__rshift__.Scalar", x.type, [x, e.int(shift)]) if shift else x
+        part = e.create("torch.aten.bitwise_and.Scalar", x.type, [part, e.int((1 << bits) - 1)])
+        parts.append(e.create("torch.aten.unsqueeze", e.type(column), [part, e.int(-1)]))
+    listed = e.create("torch.prim.ListConstruct", e.type(f"!torch.list<{column.removeprefix('!torch.')}>"), parts)
+    whole, wide = e.create("torch.aten.cat", e.type(rows), [listed, e.int(-1)]), e.op.results[0]
+    return [e.create("torch.aten.view", wide.type, [whole, e.ints(e.dims(wide))])]
 
 
 def _number(b: Builder, codes: str, dims: tuple[int, ...], f: Float) -> str:
