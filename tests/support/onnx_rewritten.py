@@ -70,7 +70,7 @@ class max_pool2d_with_indices(_Torch):  # noqa: N801
         return y, indices % (x.shape[2] * x.shape[3])  # within a picture, as torch counts
 
 
-_DTYPES = {2: np.int16, 3: np.int32, 28: np.uint32, 6: np.float32}
+_DTYPES = {0: np.uint8, 1: np.int8, 2: np.int16, 3: np.int32, 28: np.uint32, 6: np.float32}
 """Torch's number of a type → numpy's type."""
 
 

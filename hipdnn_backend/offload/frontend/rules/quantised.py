@@ -42,7 +42,7 @@ def _along(b: Builder, name: str, x: str) -> str | None:
         return _per_block(b, name, dims, whole, axis)
     if len(dims) == 1 and dims[0] != whole[axis]:
         raise b.fail(
-            "quantisation", f"{name} has {dims[0]} elements, axis {axis} of the tensor {list(whole)} has others"
+            "quantisation", f"{name} has {dims[0]} elements, axis {axis} of the tensor {list(whole)} has {whole[axis]}"
         )
     return _per_axis(b, _plain(b, name), len(whole), axis) if len(dims) == 1 else None
 
