@@ -41,9 +41,8 @@ def _along(b: Builder, name: str, x: str) -> str | None:
     if b.given.get("block_size", 0):
         return _per_block(b, name, dims, whole, axis)
     if len(dims) == 1 and dims[0] != whole[axis]:
-        raise b.fail(
-            "quantisation", f"{name} has {dims[0]} elements, axis {axis} of the tensor {list(whole)} has {whole[axis]}"
-        )
+        reason = f"{name} has {dims[0]} elements, axis {axis} of the tensor {list(whole)} has {whole[axis]}"
+        raise b.fail("quantisation", reason)
     return _per_axis(b, _plain(b, name), len(whole), axis) if len(dims) == 1 else None
 
 
@@ -70,10 +69,8 @@ def _check_zero(b: Builder, element: int) -> None:
         have, want = numpy_type(zero.element), numpy_type(element)
         raise b.fail("quantisation", f"zero point {b.input(2)} is of type {have}, the quantised tensor of type {want}")
     if zero.dims != scale.dims and not {zero.dims, scale.dims} <= {(), (1,)}:
-        dims = [list(each.dims or ()) for each in (zero, scale)]
-        raise b.fail(
-            "quantisation", f"zero point {b.input(2)} {dims[0]} has other dims than scale {b.input(1)} {dims[1]}"
-        )
+        have, want = (list(each.dims or ()) for each in (zero, scale))
+        raise b.fail("quantisation", f"zero point {b.input(2)} {have} has other dims than scale {b.input(1)} {want}")
     known = b.value(b.input(2))
     if isinstance(SMALL.get(element), Float) and known is not None and known.astype(np.float32).any():
         raise b.fail("quantisation", f"zero point {b.input(2)} is not 0; of floats it has to be")
