@@ -106,16 +106,10 @@ SMALL: Mapping[int, Float | Integer] = {
     TensorProto.FLOAT4E2M1: Float(2, 1, 1, 0x07),
     TensorProto.INT4: Integer(4, signed=True),
     TensorProto.UINT4: Integer(4, signed=False),
-    **{
-        getattr(TensorProto, name): kind
-        for name, kind in {
-            "INT2": Integer(2, signed=True),
-            "UINT2": Integer(2, signed=False),
-            "FLOAT6E2M3": Float(2, 3, 1, 0x1F),
-            "FLOAT6E3M2": Float(3, 2, 3, 0x1F),
-        }.items()
-        if hasattr(TensorProto, name)  # onnx 1.20 and newer
-    },
+    TensorProto.INT2: Integer(2, signed=True),
+    TensorProto.UINT2: Integer(2, signed=False),
+    TensorProto.FLOAT6E2M3: Float(2, 3, 1, 0x1F),
+    TensorProto.FLOAT6E3M2: Float(3, 2, 3, 0x1F),
 }
 """Element type → what its codes are."""
 

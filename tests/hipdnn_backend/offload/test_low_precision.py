@@ -1,0 +1,85 @@
+"""Elements of 8 bits and less in models, compiled and run on the CPU by our engine alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from fusilli_plugin.engine.engine import FusilliEngine
+from hipdnn_backend.offload import load
+from tests.support.low_precision_models import MODELS
+from tests.support.onnx_rewritten import one_node
+
+pytestmark = pytest.mark.iree_cpu
+
+Array = np.ndarray[Any, Any]
+
+
+def _run(model: Any, feeds: dict[str, Array]) -> tuple[list[Array], dict[str, Array]]:
+    """What our engine gives, and the constants that it reads."""
+    with load(model, device="cpu", engines=(FusilliEngine("cpu").for_device("cpu"),)) as made:
+        return list(made.run(feeds).values()), dict(made.constants)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_that_quantise_and_dequantise(name: str) -> None:
+    model, feeds = MODELS[name]()
+    (want,) = ReferenceEvaluator(model).run(None, feeds)
+    (have,), constants = _run(model, feeds)
+    assert have.dtype == want.dtype
+    np.testing.assert_array_equal(have, want)
+    weights = next(each for each in model.graph.initializer if each.name == "w")
+    bits = 4 if weights.data_type not in (TensorProto.FLOAT8E5M2,) else 8
+    count = int(np.prod(weights.dims))
+    if count > 1024:  # what is smaller is computed while loading
+        assert count * bits // 8 in {each.nbytes for each in constants.values() if each.dtype == np.uint8}
+
+
+@pytest.mark.parametrize(
+    ("source", "to", "given"),
+    [
+        (np.float32, ml_dtypes.float8_e4m3fn, {}),
+        (np.float16, ml_dtypes.float8_e5m2fnuz, {"saturate": 0}),
+        (np.float64, ml_dtypes.float8_e4m3fnuz, {}),
+        (np.float32, ml_dtypes.float8_e8m0fnu, {"round_mode": "nearest"}),
+        (ml_dtypes.float4_e2m1fn, np.float32, {}),
+        (ml_dtypes.int2, ml_dtypes.float8_e5m2, {}),
+    ],
+)
+def test_what_a_model_takes_and_gives(source: Any, to: Any, given: dict[str, Any]) -> None:
+    """Inputs and results of such types, which numpy has by ml_dtypes, a byte each."""
+    random = np.random.default_rng(2)
+    x = (random.standard_normal((4, 65)) * 10.0 ** random.integers(-4, 4, (4, 65))).astype(np.float32)
+    x[0, :4] = [np.nan, np.inf, -np.inf, 0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        x = np.abs(x).astype(source) if to is ml_dtypes.float8_e8m0fnu else x.astype(source)
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(to))
+    model, feeds = one_node("Cast", {"x": x}, {"y": to}, opset=26, to=element, **given)
+    with np.errstate(invalid="ignore", over="ignore"):
+        (want,) = ReferenceEvaluator(model).run(None, feeds)
+    (have,), _ = _run(model, feeds)
+    assert have.dtype == np.dtype(to)
+    if to is ml_dtypes.float8_e8m0fnu:  # onnx's reference has no number for infinity, and 0 is the least one
+        x, have, want = (each.reshape(-1)[np.isfinite(x.reshape(-1))] for each in (x, have, np.asarray(want)))
+    np.testing.assert_array_equal(have.astype(np.float32), np.asarray(want).astype(np.float32))
+
+
+def test_they_pass_a_model_as_they_are(tmp_path: Path) -> None:
+    """Moved alone, saved and loaded."""
+    x = np.arange(16, dtype=np.uint8).reshape(2, 8).view(ml_dtypes.uint4)
+    model, feeds = one_node("Transpose", {"x": x}, {"y": ml_dtypes.uint4}, perm=[1, 0])
+    engines = (FusilliEngine("cpu").for_device("cpu"),)
+    with load(model, device="cpu", engines=engines) as made:
+        made.save(tmp_path / "saved.fusilli")
+        (y,) = made.run(feeds).values()
+    np.testing.assert_array_equal(y.astype(int), x.T.astype(int))
+    with load(tmp_path / "saved.fusilli", device="cpu", engines=engines) as made:
+        (y,) = made.run(feeds).values()
+    assert y.dtype == np.dtype(ml_dtypes.uint4)
+    np.testing.assert_array_equal(y.astype(int), x.T.astype(int))
