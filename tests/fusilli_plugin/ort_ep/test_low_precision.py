@@ -13,8 +13,9 @@ from onnx.reference import ReferenceEvaluator
 import fusilli_plugin
 from tests.fusilli_plugin.ort_ep.models import MS, Model, session
 from tests.support.low_precision_models import MODELS
+from tests.support.onnx_rewritten import ort as unoptimised
 
-pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("ep")]
+pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "product_in_mxfp4"])
@@ -28,8 +29,8 @@ def test_models_that_quantise_and_dequantise(name: str) -> None:
     (have,) = made.run(None, feeds)
     (want,) = ReferenceEvaluator(model).run(None, feeds)
     np.testing.assert_array_equal(have, want)
-    plain = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    np.testing.assert_array_equal(have, plain.run(None, feeds)[0])
+    # Its optimisers drop the Relu before an 8-bit float, and quantise what is multiplied with 4-bit weights.
+    np.testing.assert_array_equal(have, unoptimised(model, feeds)[0])
 
 
 def _packed_operators() -> Model:
