@@ -13,7 +13,7 @@ from hipdnn_backend.offload.errors import ModelError
 
 __all__ = ["Folder", "dense", "is_external", "to_array"]
 
-_BITS = {
+_BITS: dict[int, int] = {
     **dict.fromkeys((TensorProto.INT2, TensorProto.UINT2), 2),
     **dict.fromkeys((TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1), 4),
     **dict.fromkeys((TensorProto.FLOAT6E2M3, TensorProto.FLOAT6E3M2), 6),

@@ -30,7 +30,8 @@ def _run(model: Any, feeds: dict[str, Array]) -> tuple[list[Array], dict[str, Ar
 @pytest.mark.parametrize("name", MODELS)
 def test_models_that_quantise_and_dequantise(name: str) -> None:
     model, feeds = MODELS[name]()
-    (want,) = ReferenceEvaluator(model).run(None, feeds)
+    reference: Any = ReferenceEvaluator(model)
+    (want,) = reference.run(None, feeds)
     (have,), constants = _run(model, feeds)
     assert have.dtype == want.dtype
     np.testing.assert_array_equal(have, want)

@@ -22,7 +22,7 @@ def _pack(codes: Array, bits: int) -> Array:
     per = 8 // bits
     rest = -codes.shape[-1] % per
     wide = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, rest)]).reshape(*codes.shape[:-1], -1, per)
-    return sum((wide[..., place] << (bits * place)).astype(np.uint8) for place in range(per)).astype(np.uint8)
+    return np.bitwise_or.reduce(wide.astype(np.uint8) << (bits * np.arange(per, dtype=np.uint8)), axis=-1)
 
 
 def _codes(random: np.random.Generator, bits: int, *dims: int) -> Array:

@@ -232,7 +232,7 @@ def _scale(random: np.random.Generator, dims: tuple[int, ...], kind: Any) -> Arr
     return (2.0 ** random.integers(-3, 3, dims) if kind is _POWERS else random.random(dims) + 0.1).astype(kind)
 
 
-def _blocks(form: str, dims: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, int]]:
+def _blocks(form: str, dims: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
     if form == "tensor":
         return (), {}
     if form == "axis":
