@@ -13,6 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from fusilli_plugin.engine.engine import FusilliEngine
 from hipdnn_backend.offload import load
+from tests.support import block_quantised
+from tests.support.gfx_emulator.engine import EmulatedEngine
 from tests.support.low_precision_models import MODELS
 from tests.support.onnx_rewritten import one_node
 
@@ -71,6 +73,42 @@ def test_what_a_model_takes_and_gives(source: Any, to: Any, given: dict[str, Any
     np.testing.assert_array_equal(have.astype(np.float32), np.asarray(want).astype(np.float32))
 
 
+_EXACT = 1e-4
+"""Of the largest element: products in single precision."""
+
+
+_MORE = [
+    pytest.param(kind, seed, marks=pytest.mark.slow)
+    for kind in ("product", "table", "experts")
+    for seed in range(8, 14)
+]
+
+
+def _packed(kind: str, seed: int) -> tuple[Any, dict[str, Array], Array]:
+    model, feeds, expected, *_ = getattr(block_quantised, kind)(seed)
+    return model, feeds, expected
+
+
+def _assert_near(have: Array, want: Array) -> None:
+    tolerance = (_EXACT if have.dtype == np.float32 else 2e-3) * np.abs(want).max()
+    np.testing.assert_allclose(have.astype(np.float64), want, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [("product", 0), ("product", 1), ("table", 5), ("table", 7), ("experts", 30)]
+    + [
+        pytest.param(kind, seed, marks=pytest.mark.slow)
+        for kind in ("product", "table", "experts")
+        for seed in range(8)
+    ],
+)
+def test_operators_with_packed_weights(kind: str, seed: int) -> None:
+    model, feeds, want = _packed(kind, seed)
+    (have,), _ = _run(model, feeds)
+    _assert_near(have, want)
+
+
 def test_they_pass_a_model_as_they_are(tmp_path: Path) -> None:
     """Moved alone, saved and loaded."""
     x = np.arange(16, dtype=np.uint8).reshape(2, 8).view(ml_dtypes.uint4)
@@ -84,3 +122,31 @@ def test_they_pass_a_model_as_they_are(tmp_path: Path) -> None:
         (y,) = made.run(feeds).values()
     assert y.dtype == np.dtype(ml_dtypes.uint4)
     np.testing.assert_array_equal(y.astype(int), x.T.astype(int))
+
+
+_CHIPS = [pytest.param("gfx942", name, marks=[] if name == "product_in_mxfp4" else pytest.mark.slow) for name in MODELS]
+_CHIPS += [pytest.param(chip, name, marks=pytest.mark.slow) for chip in ("gfx90a", "gfx950") for name in MODELS]
+
+
+@pytest.mark.parametrize(("chip", "name"), _CHIPS)
+def test_models_on_emulated_chips(chip: str, name: str) -> None:
+    """Each graph's machine code, an instruction at a time; the same bits as on the CPU."""
+    model, feeds = MODELS[name]()
+    reference: Any = ReferenceEvaluator(model)
+    (want,) = reference.run(None, feeds)
+    engine = EmulatedEngine(chip)
+    with load(model, device="cpu", engines=(engine,)) as made:
+        (have,) = made.run(feeds).values()
+    assert engine.built > 1
+    np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [("product", 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("table", 5), ("experts", 30)))],
+)
+def test_packed_weights_on_an_emulated_chip(kind: str, seed: int) -> None:
+    model, feeds, want = _packed(kind, seed)
+    with load(model, device="cpu", engines=(EmulatedEngine("gfx942"),)) as made:
+        (have,) = made.run(feeds).values()
+    _assert_near(have, want)
