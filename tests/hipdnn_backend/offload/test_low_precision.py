@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from fusilli_plugin.engine.engine import FusilliEngine
+from fusilli_plugin.fallback.ort_engine import OnnxRuntimeEngine
 from hipdnn_backend.offload import load
 from tests.support import block_quantised
 from tests.support.gfx_emulator.engine import EmulatedEngine
@@ -150,3 +151,35 @@ def test_packed_weights_on_an_emulated_chip(kind: str, seed: int) -> None:
     with load(model, device="cpu", engines=(EmulatedEngine("gfx942"),)) as made:
         (have,) = made.run(feeds).values()
     _assert_near(have, want)
+
+
+def test_nodes_that_stay_onnx_take_and_give_them() -> None:
+    """An If whose bodies compute in 8-bit floats is left to ONNX Runtime; what is around it is not."""
+    e4m3, e5m2 = TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2
+    value, node = helper.make_tensor_value_info, helper.make_node
+    bodies = []
+    for name, factor in (("yes", 2.0), ("no", 0.5)):
+        nodes = [
+            node("Cast", ["q"], [f"{name}_wide"], to=TensorProto.FLOAT),
+            node("Mul", [f"{name}_wide", f"{name}_factor"], [f"{name}_more"]),
+            node("Cast", [f"{name}_more"], [f"{name}_y"], to=e5m2),
+        ]
+        constant = helper.make_tensor(f"{name}_factor", TensorProto.FLOAT, [], [factor])
+        bodies.append(helper.make_graph(nodes, name, [], [value(f"{name}_y", e5m2, [3, 4])], [constant]))
+    nodes = [
+        node("Cast", ["x"], ["q"], to=e4m3),
+        node("If", ["c"], ["r"], name="either", then_branch=bodies[0], else_branch=bodies[1]),
+        node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
+    ]
+    ins = [value("x", TensorProto.FLOAT, [3, 4]), value("c", TensorProto.BOOL, [])]
+    graph = helper.make_graph(nodes, "g", ins, [value("y", TensorProto.FLOAT, [3, 4])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
+    engines = (FusilliEngine("cpu").for_device("cpu"), OnnxRuntimeEngine("cpu"))
+    with load(model, device="cpu", engines=engines) as made:
+        assert {graph.engine for graph in made.program.graphs} == {"FUSILLI_ENGINE", "ONNXRUNTIME_ENGINE"}
+        for condition, factor in ((True, 2.0), (False, 0.5)):
+            scaled = x.astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(factor)
+            want = scaled.astype(ml_dtypes.float8_e5m2)
+            (have,) = made.run({"x": x, "c": np.array(condition)}).values()
+            np.testing.assert_array_equal(have, want.astype(np.float32))
