@@ -93,17 +93,13 @@ def unpacked(b: Builder, x: str, dims: tuple[int, ...], bits: int) -> str:
 
 @emits("unpacked")
 def _emit_unpacked(e: Emitter, x: Any) -> list[Any]:
-    """A row for each place in a byte, then the rows side by side."""
-    bits, dims = e.integer("bits"), e.dims(x)
-    column, rows = (ValueTensor((*dims, last), "ui8").of("ui8") for last in (1, 8 // bits))
-    parts = []
-    for shift in range(0, 8, bits):
-        part = e.create("torch.aten.__rshift__.Scalar", x.type, [x, e.int(shift)]) if shift else x
-        part = e.create("torch.aten.bitwise_and.Scalar", x.type, [part, e.int((1 << bits) - 1)])
-        parts.append(e.create("torch.aten.unsqueeze", e.type(column), [part, e.int(-1)]))
-    listed = e.create("torch.prim.ListConstruct", e.type(f"!torch.list<{column.removeprefix('!torch.')}>"), parts)
-    whole, wide = e.create("torch.aten.cat", e.type(rows), [listed, e.int(-1)]), e.op.results[0]
-    return [e.create("torch.aten.view", wide.type, [whole, e.ints(e.dims(wide))])]
+    """Each byte shifted by the places of its elements: one operation on all of them."""
+    bits, dims, wide = e.integer("bits"), e.dims(x), e.op.results[0]
+    column, rows = (e.type(ValueTensor((*dims, last), "ui8").of("ui8")) for last in (1, 8 // bits))
+    bytes_ = e.create("torch.aten.unsqueeze", column, [x, e.int(-1)])
+    codes = e.create("torch.aten.bitwise_right_shift.Tensor", rows, [bytes_, e.bytes(range(0, 8, bits))])
+    codes = e.create("torch.aten.bitwise_and.Scalar", rows, [codes, e.int((1 << bits) - 1)])
+    return [e.create("torch.aten.view", wide.type, [codes, e.ints(e.dims(wide))])]
 
 
 def _number(b: Builder, codes: str, dims: tuple[int, ...], f: Float) -> str:
