@@ -67,12 +67,6 @@ class Emitter:
     def text(self, name: str) -> Any:
         return self.create("torch.constant.str", self.type("!torch.str"), value=self.op.attributes[_PREFIX + name])
 
-    def bytes(self, values: Sequence[int]) -> Any:
-        """A tensor of unsigned bytes with one dim."""
-        text = f"dense<[{', '.join(map(str, values))}]> : tensor<{len(values)}xui8>"
-        value = ir.Attribute.parse(text, context=self.op.context)
-        return self.create("torch.vtensor.literal", self.type(f"!torch.vtensor<[{len(values)}],ui8>"), value=value)
-
     def none(self) -> Any:
         return self.create("torch.constant.none", self.type("!torch.none"))
 

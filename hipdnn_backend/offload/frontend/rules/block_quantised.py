@@ -243,7 +243,7 @@ def _gather(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     _check_type(b, scales, *_FLOATS)
     table = _table(b, data)
-    shape = b.dims(scales) or ()
+    shape: Dims = b.dims(scales) or ()
     is_float = isinstance(table.kind, Float)
     for axis, (have, want) in enumerate(zip(shape, table.blocks, strict=False)):
         if have != want and not (is_float and axis != table.along and have == 1):
@@ -265,7 +265,8 @@ def _gather(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _table(b: Builder, data: str) -> _Table:
-    dims, element = b.dims(data) or (), element_of(b, data)
+    dims: Dims = b.dims(data) or ()
+    element = element_of(b, data)
     rank = len(dims)
     axis, along = (_axis(b, name, default, rank) for name, default in (("gather_axis", 0), ("quantize_axis", 1)))
     size, bits = b.given.get("block_size", 128), b.given.get("bits", 4)

@@ -24,6 +24,8 @@ from hipdnn_backend.offload.frontend.torch_ops import Emitter, emits
 __all__ = ["codes_of", "element_of", "meant", "numbers", "of_codes", "of_numbers", "unpacked"]
 
 _FLOAT, _INT32, _UINT8 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT8
+_TORCH = {"ui8": 0, "si32": 3}
+"""Torch's numbers of types."""
 _SIZE = 0x7FFFFFFF
 _INFINITE = 0x7F800000
 _WHOLE = 2.0**31
@@ -93,12 +95,26 @@ def unpacked(b: Builder, x: str, dims: tuple[int, ...], bits: int) -> str:
 
 @emits("unpacked")
 def _emit_unpacked(e: Emitter, x: Any) -> list[Any]:
-    """Each byte shifted by the places of its elements: one operation on all of them."""
+    """Each byte shifted by the places of its elements, all by one operation.
+
+    The places are counted, in 32 bits: an emulator read a constant of two bytes beside its place, and torch-mlir's
+    compiler does not survive counting in UINT8.
+    """
     bits, dims, wide = e.integer("bits"), e.dims(x), e.op.results[0]
-    column, rows = (e.type(ValueTensor((*dims, last), "ui8").of("ui8")) for last in (1, 8 // bits))
-    bytes_ = e.create("torch.aten.unsqueeze", column, [x, e.int(-1)])
-    codes = e.create("torch.aten.bitwise_right_shift.Tensor", rows, [bytes_, e.bytes(range(0, 8, bits))])
-    codes = e.create("torch.aten.bitwise_and.Scalar", rows, [codes, e.int((1 << bits) - 1)])
+    per = 8 // bits
+
+    def typed(element: str, *dims: int) -> Any:
+        return e.type(ValueTensor(dims, element).of(element))
+
+    def converted(value: Any, element: str, *dims: int) -> Any:
+        operands = [value, e.int(_TORCH[element]), e.bool(False), e.bool(False), e.none()]
+        return e.create("torch.aten.to.dtype", typed(element, *dims), operands)
+
+    steps = [e.int(0), e.int(8), e.int(bits), e.int(_TORCH["si32"]), e.none(), e.none(), e.none()]
+    places = converted(e.create("torch.aten.arange.start_step", typed("si32", per), steps), "ui8", per)
+    bytes_ = e.create("torch.aten.unsqueeze", typed("ui8", *dims, 1), [x, e.int(-1)])
+    codes = e.create("torch.aten.bitwise_right_shift.Tensor", typed("ui8", *dims, per), [bytes_, places])
+    codes = e.create("torch.aten.bitwise_and.Scalar", typed("ui8", *dims, per), [codes, e.int((1 << bits) - 1)])
     return [e.create("torch.aten.view", wide.type, [codes, e.ints(e.dims(wide))])]
 
 
