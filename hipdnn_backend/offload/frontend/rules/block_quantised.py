@@ -62,6 +62,13 @@ def _known(b: Builder, *operands: int) -> bool:
     return all(b.dims(b.input(index)) is not None for index in operands if b.input(index))
 
 
+def _dims(b: Builder, name: str) -> Dims:
+    """Of an operand that `_known` has seen."""
+    dims = b.dims(name)
+    assert dims is not None, name
+    return dims
+
+
 def _wide(b: Builder, x: str) -> str:
     return b.op("Cast", x, to=_FLOAT)
 
@@ -243,7 +250,7 @@ def _gather(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     _check_type(b, scales, *_FLOATS)
     table = _table(b, data)
-    shape: Dims = b.dims(scales) or ()
+    shape = _dims(b, scales)
     is_float = isinstance(table.kind, Float)
     for axis, (have, want) in enumerate(zip(shape, table.blocks, strict=False)):
         if have != want and not (is_float and axis != table.along and have == 1):
@@ -265,8 +272,7 @@ def _gather(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _table(b: Builder, data: str) -> _Table:
-    dims: Dims = b.dims(data) or ()
-    element = element_of(b, data)
+    dims, element = _dims(b, data), element_of(b, data)
     rank = len(dims)
     axis, along = (_axis(b, name, default, rank) for name, default in (("gather_axis", 0), ("quantize_axis", 1)))
     size, bits = b.given.get("block_size", 128), b.given.get("bits", 4)
