@@ -30,7 +30,12 @@ def _run(model: Any, feeds: dict[str, Array]) -> tuple[list[Array], dict[str, Ar
         return list(made.run(feeds).values()), dict(made.constants)
 
 
-@pytest.mark.parametrize("name", MODELS)
+_SLOWER = "gemm_of_columns"  # which the tests of ONNX Runtime's provider run too
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == _SLOWER else name for name in MODELS]
+)
 def test_models_that_quantise_and_dequantise(name: str) -> None:
     model, feeds = MODELS[name]()
     reference: Any = ReferenceEvaluator(model)
@@ -50,10 +55,10 @@ def test_models_that_quantise_and_dequantise(name: str) -> None:
     [
         (np.float32, ml_dtypes.float8_e4m3fn, {}),
         (np.float16, ml_dtypes.float8_e5m2fnuz, {"saturate": 0}),
-        (np.float64, ml_dtypes.float8_e4m3fnuz, {}),
+        pytest.param(np.float64, ml_dtypes.float8_e4m3fnuz, {}, marks=pytest.mark.slow),
         (np.float32, ml_dtypes.float8_e8m0fnu, {"round_mode": "nearest"}),
         (ml_dtypes.float4_e2m1fn, np.float32, {}),
-        (ml_dtypes.int2, ml_dtypes.float8_e5m2, {}),
+        pytest.param(ml_dtypes.int2, ml_dtypes.float8_e5m2, {}, marks=pytest.mark.slow),
     ],
 )
 def test_what_a_model_takes_and_gives(source: Any, to: Any, given: dict[str, Any]) -> None:
