@@ -33,7 +33,7 @@ def test_models_that_quantise_and_dequantise(name: str) -> None:
     np.testing.assert_array_equal(have, unoptimised(model, feeds)[0])
 
 
-def _packed_operators() -> Model:
+def _packed_operators(count: int | str) -> Model:
     random = np.random.default_rng(5)
     model = Model("packed", opset=21)
     weights = {
@@ -42,14 +42,16 @@ def _packed_operators() -> Model:
         "z": random.integers(0, 256, (24, 2)).astype(np.uint8),
     }  # fmt: skip
     names = {name: model.constant(name, value) for name, value in weights.items()}
-    index = model.input("index", 5, dtype=np.int64)
+    index = model.input("index", count, dtype=np.int64)
     rows = model.add("GatherBlockQuantized", names["table"], index, names["ts"], domain=MS, block_size=16, bits=4)
     y = model.add("MatMulNBits", rows, names["w"], names["s"], names["z"], domain=MS, K=64, N=24, bits=4, block_size=16)
     return model.output(y)
 
 
-def test_operators_with_packed_weights() -> None:
-    model = _packed_operators()
+@pytest.mark.parametrize("count", [5, "n"])
+def test_operators_with_packed_weights(count: int | str) -> None:
+    """Also for a number of rows that only a run knows."""
+    model = _packed_operators(count)
     feeds = {"index": np.array([0, 49, -1, 7, -50])}
     made = session(model.data(), strict="1")
     report = fusilli_plugin.ep_report(made)
