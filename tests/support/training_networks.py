@@ -387,7 +387,6 @@ def _expert_gradients() -> Graph:
 
 def _router_gradients() -> Graph:
     g = _graph("router_gradients")
-    x, scale = g.tensor("x", dim=(_T, 1, _D)), g.tensor("scale", dim=_EXPERTS["scale"])
     p, dp = (g.tensor(name, dim=(1, _T, _E)) for name in ("p", "dp"))
     inner = _sum(g, g.pointwise(P.MUL, p, dp), (1, _T, 1))
     dz = g.pointwise(P.MUL, p, g.pointwise(P.SUB, dp, inner))
