@@ -175,9 +175,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[TensorAttr, np.ndarray[An
     return arrays
 
 
-def _inputs(
-    graph: Graph, pack: Mapping[Any, object], unrounded: Collection[TensorAttr]
-) -> dict[TensorAttr, Array]:
+def _inputs(graph: Graph, pack: Mapping[Any, object], unrounded: Collection[TensorAttr]) -> dict[TensorAttr, Array]:
     given = graph.by_tensor(pack)
     values: dict[TensorAttr, Array] = {}
     for tensor in graph.arguments().inputs:

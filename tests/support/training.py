@@ -18,7 +18,7 @@ import torch
 from graph_api import Graph, PointwiseMode, TensorAttr, numerics
 
 __all__ = [
-    "AdamW", "Arrays", "Bounded", "Drift", "Momentum", "Network", "Stage", "bounded", "compute", "exact_step", "view",
+    "AdamW", "Array", "Arrays", "Bounded", "Drift", "Execute", "Momentum", "Network", "Stage", "bounded", "compute", "exact_step", "view",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -80,7 +80,7 @@ class AdamW:
     rate: float = 2.0**-6
     decay: float = 2.0**-4
     betas: tuple[float, float] = (f32(0.9), f32(0.99))
-    epsilon: float = 2.0**-14
+    epsilon: float = 2.0**-8
     kinds: tuple[str, ...] = ("_m", "_v")
 
     def update(self, g: Graph, name: str, grad: TensorAttr) -> None:
@@ -295,8 +295,9 @@ class Drift:
 
         w = torch.tensor(self._flat(state, ""), dtype=torch.float64, requires_grad=True)
         (gradient,) = torch.autograd.grad(loss(w), w, create_graph=True)
-        rows = [torch.autograd.grad(gradient[i], w, retain_graph=True)[0] for i in range(len(w))]
-        return gradient.detach(), torch.stack(rows).numpy().astype(np.float32)
+        rows = torch.eye(len(w), dtype=torch.float64)
+        (hessian,) = torch.autograd.grad(gradient, w, rows, is_grads_batched=True)
+        return gradient.detach(), hessian.numpy().astype(np.float32)
 
     def _slopes(self, step: int, inputs: tuple[Any, ...]) -> list[list[Array]]:
         """Derivatives of each result of the optimiser's formula by (w, g, what it keeps), per element."""

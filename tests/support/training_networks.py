@@ -12,8 +12,16 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from graph_api import DataType, Graph, MoeGroupedMatmulMode, NormFwdPhase, PointwiseMode, ReductionMode, ResampleMode
-from graph_api import TensorAttr
+from graph_api import (
+    DataType,
+    Graph,
+    MoeGroupedMatmulMode,
+    NormFwdPhase,
+    PointwiseMode,
+    ReductionMode,
+    ResampleMode,
+    TensorAttr,
+)
 from tests.support.training import AdamW, Arrays, Momentum, Network, f32, result
 
 __all__ = ["NETWORKS", "convolutional", "experts", "transformer"]
@@ -193,7 +201,7 @@ def _attention() -> Graph:
     o, stats = g.sdpa(*_heads(g, "q", "k", "v"), causal_mask=True, generate_stats=True)
     assert stats is not None
     result(o, "o").set_stride((_S * _D, _D // _H, _D, 1))
-    result(stats, "stats")
+    result(stats, "stats").set_stride((_H * _S, _S, 1, 1))
     return g.validate()
 
 
@@ -409,12 +417,11 @@ def _experts_loss(p: dict[str, Any], buffers: dict[str, Any], data: dict[str, An
     x = data["x"][0]
     h = functional.rms_norm(x, (_D,), p["scale"].flatten(), EPSILON)
     probabilities = functional.softmax(h @ p["wr"][0], 1)
-    weights, chosen = probabilities.topk(_K, 1)
-    rows = []
-    for token in range(_T):
-        results = [functional.silu(h[token] @ p["w1"][expert]) @ p["w2"][expert] for expert in chosen[token]]
-        rows.append(x[token] + sum(weight * made for weight, made in zip(weights[token], results, strict=True)))
-    return functional.mse_loss(torch.stack(rows), data["target"][0])
+    best = probabilities.topk(_K, 1).indices
+    weights = torch.zeros_like(probabilities).scatter(1, best, 1.0) * probabilities
+    hidden = functional.silu(torch.einsum("td,edf->tef", h, p["w1"]))  # of every expert for every token
+    results = torch.einsum("tef,efd->ted", hidden, p["w2"])
+    return functional.mse_loss(x + (weights[:, :, None] * results).sum(1), data["target"][0])
 
 
 NETWORKS = {"cnn": convolutional, "transformer": transformer, "experts": experts}
