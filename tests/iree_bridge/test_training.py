@@ -1,8 +1,9 @@
 """Training by graphs alone: forward, gradients and update of three networks, each number next to PyTorch's in float64.
 
 A step is compared with PyTorch's from the same state, every parameter, what the optimiser keeps of it, and running
-statistics, within the bound that the running error analysis of its graphs gives each element. Over all steps
-parameters may differ by those bounds, carried on by the derivative of each step.
+statistics, within the bound that the running error analysis of its graphs gives each element; and each graph's results
+with the reference of its own inputs, whose bounds are closer. Over all steps parameters may differ by the bounds of the
+steps, carried on by the derivatives of those that follow.
 """
 
 from __future__ import annotations
@@ -41,6 +42,18 @@ def emulated(chip: str) -> Execute:
     return lambda graph, pack: emulator.run(graph, pack)[0]
 
 
+def checked(execute: Execute) -> Execute:
+    """The same, with the results of each graph compared with the reference of the inputs that it had."""
+
+    def run(graph: Graph, pack: dict[TensorAttr, Array]) -> Mapping[TensorAttr, Array]:
+        results = execute(graph, pack)
+        for comparison in numerics.check(graph, pack, results):
+            assert comparison.ok, f"{graph.name}: {comparison}"
+        return results
+
+    return run
+
+
 def train(network: Network, execute: Execute, steps: int) -> Iterator[tuple[int, Arrays, Arrays]]:
     """Each step's number, the state before it, and what it made."""
     state = {name: array.reshape(-1) for name, array in network.state.items()}
@@ -69,7 +82,7 @@ def compared(network: Network, state: Arrays, step: int, memory: Arrays) -> list
 
 def check_steps(network: Network, execute: Execute, steps: int = STEPS) -> None:
     losses = []
-    for step, state, memory in train(network, execute, steps):
+    for step, state, memory in train(network, checked(execute), steps):
         for comparison in compared(network, state, step, memory):
             assert comparison.ok, f"step {step}: {comparison}"
         losses.append(float(memory["loss"][0]))
@@ -97,7 +110,10 @@ def test_all_steps_together_stay_near_pytorchs(make: Callable[[], Network]) -> N
         for name, bound in drift.bounds().items():
             off = np.abs(memory[f"next_{name}"] - exact[name].reshape(-1))
             assert np.all(off <= numerics.SLACK * bound), f"step {step}: {name} is off by {off.max()}"
-            assert off.max() <= 1e-5 * np.abs(exact[name]).max(), f"step {step}: {name} is off by {off.max()}"
+            # A step is some ten roundings, one after the other: what a fault smaller than the bounds would exceed.
+            assert off.max() <= 10 * step * 2.0**-24 * np.abs(exact[name]).max(), (
+                f"step {step}: {name} is off by {off.max()}"
+            )
 
 
 @pytest.mark.mlir
@@ -117,18 +133,22 @@ def test_each_step_on_gfx942(name: str) -> None:
 
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
-    ("name", "graph", "result"),
-    [("cnn", "cnn", "next_w1_u"), ("transformer", "attention_gradients", "dk"), ("experts", "expert_gradients", "dw2")],
+    ("name", "graph", "result", "factor"),
+    [
+        ("cnn", "cnn", "next_w1_u", 1.02),
+        ("transformer", "attention_gradients", "dk", 1.0001),
+        ("experts", "expert_gradients", "dw2", 1.0001),
+    ],
 )
-def test_a_wrong_element_of_a_gradient_is_found(name: str, graph: str, result: str) -> None:
+def test_a_wrong_element_of_a_gradient_is_found(name: str, graph: str, result: str, factor: float) -> None:
     network, right = NETWORKS[name](), on_the_cpu()
 
     def execute(stage: Graph, pack: dict[TensorAttr, Array]) -> Mapping[TensorAttr, Array]:
         results = right(stage, pack)
         if stage.name == graph:
             array = results[stage.find(result)]
-            array[np.unravel_index(np.argmax(np.abs(array)), array.shape)] *= 1.02
+            array[np.unravel_index(np.argmax(np.abs(array)), array.shape)] *= factor
         return results
 
-    with pytest.raises(AssertionError, match="step 1: 'next_.*WRONG"):
+    with pytest.raises(AssertionError, match=f"{graph}: '{result}' WRONG"):
         check_steps(network, execute, 1)

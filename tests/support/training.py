@@ -18,7 +18,8 @@ import torch
 from graph_api import Graph, PointwiseMode, TensorAttr, numerics
 
 __all__ = [
-    "AdamW", "Array", "Arrays", "Bounded", "Drift", "Execute", "Momentum", "Network", "Stage", "bounded", "compute", "exact_step", "view",
+    "AdamW", "Array", "Arrays", "Bounded", "Drift", "Execute", "Momentum", "Network", "Stage", "bounded", "compute",
+    "exact_step", "f32", "key", "result", "view",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]

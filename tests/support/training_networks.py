@@ -1,4 +1,4 @@
-"""Three small networks whose training steps are graphs: a convolutional one, a transformer block, a block of experts."""
+"""Three small networks whose training steps are graphs: convolutional, a transformer block, a block of experts."""
 
 # PyTorch's functions have no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -85,8 +85,10 @@ def _cnn_graph(optimiser: Momentum) -> Graph:
         a, p["scale1"], p["bias1"], epsilon=EPSILON, prev_running_mean=mean, prev_running_variance=variance,
         momentum=f32(0.1),
     )  # fmt: skip
-    assert next_mean is not None and next_variance is not None
-    result(next_mean, "next_mean1"), result(next_variance, "next_variance1")
+    assert next_mean is not None
+    assert next_variance is not None
+    result(next_mean, "next_mean1")
+    result(next_variance, "next_variance1")
     c, index = g.resample_fwd(g.pointwise(P.RELU_FWD, b), mode=ResampleMode.MAXPOOL, generate_index=True, **_POOL)
     d = g.pointwise(P.ADD, g.conv_fprop(c, p["w2"], padding=1), p["bias2"])
     e, _ = g.resample_fwd(g.pointwise(P.RELU_FWD, d), mode=ResampleMode.AVGPOOL_INCLUDE_PADDING, **_POOL)
@@ -145,7 +147,7 @@ _TRANSFORMER: dict[str, Dims] = {
 
 
 def transformer() -> Network:
-    """RMS norm, causal attention of two heads, residual; RMS norm, GELU between two products, residual; squared error."""
+    """RMS norm, causal attention of two heads, residual; RMS norm, two products with GELU, residual; squared error."""
     optimiser = AdamW()
     parameters = _initial(2, _TRANSFORMER, ("scale1", "scale2"))
 
