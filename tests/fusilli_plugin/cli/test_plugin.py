@@ -120,6 +120,20 @@ def test_a_wrong_result_fails_the_selftest(fusilli: Fusilli, cold_cache: Path, m
     assert not quarantine.has_passed_selftest(Device.parse("cpu"), Options.from_env())
 
 
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("command_line.md", "{} graphs of the kinds that compilers get wrong"),
+        ("emulator.md", "with fewer images; {}, exit status"),
+        ("gpu_findings.md", "`fusilli selftest --device hip` runs {} graphs"),
+        ("hipdnn_engine.md", "# {} graphs; until they are right"),
+    ],
+)
+def test_the_pages_say_how_many_graphs_the_selftest_has(page: str, text: str) -> None:
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    assert text.format(len(selftest.GRAPHS)) in (docs / page).read_text("utf-8")
+
+
 @pytest.mark.slow
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("name", selftest.GRAPHS)
