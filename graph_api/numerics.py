@@ -74,7 +74,7 @@ def evaluate(
     graph: Graph,
     pack: Mapping[Any, object],
     *,
-    input_errors: Mapping[Any, Array] | None = None,
+    input_errors: Mapping[Any, object] | None = None,
     with_errors: bool = True,
 ) -> Evaluation:
     """Runs ``graph`` in float64; see :class:`Evaluation`.
@@ -85,10 +85,10 @@ def evaluate(
             taken as they are, the others are rounded to their data type.
 
     Raises:
-        GraphError: a missing, unknown or misshapen input.
+        GraphError: a missing, unknown or misshapen input or bound.
     """
     graph.validate()
-    given = graph.by_tensor(input_errors or {})
+    given = _input_errors(graph, input_errors or {})
     values = _inputs(graph, pack, given)
     errors: dict[TensorAttr, Array] = {tensor: np.zeros(()) for tensor in values} | given
     with np.errstate(all="ignore"):
@@ -173,6 +173,20 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[TensorAttr, np.ndarray[An
         array[...] = values.astype(array.dtype)
         arrays[tensor] = array
     return arrays
+
+
+def _input_errors(graph: Graph, given: Mapping[Any, object]) -> dict[TensorAttr, Array]:
+    inputs, bounds = graph.arguments().inputs, dict[TensorAttr, Array]()
+    for tensor, given_bound in graph.by_tensor(given).items():
+        if tensor not in inputs:
+            raise GraphError(f"a bound was given for '{tensor.name}', which is no input of graph '{graph.name}'")
+        bound = _numbers(given_bound, tensor).astype(np.float64)
+        if bound.shape not in ((), tensor.dims):
+            raise GraphError(
+                f"the bound of input '{tensor.name}' has shape {bound.shape}, its tensor dims {tensor.dims}"
+            )
+        bounds[tensor] = bound
+    return bounds
 
 
 def _inputs(graph: Graph, pack: Mapping[Any, object], unrounded: Collection[TensorAttr]) -> dict[TensorAttr, Array]:
