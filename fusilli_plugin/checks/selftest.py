@@ -24,7 +24,7 @@ from graph_api import (
 )
 from iree_bridge import Artifact, Device, Executable, build, compile_graph
 
-__all__ = ["GRAPHS", "SMALL", "emulate_all", "quick", "run", "run_all", "run_saved"]
+__all__ = ["GRAPHS", "SMALL", "emulate_all", "inputs", "quick", "run", "run_all", "run_saved"]
 
 _HALVES = (DataType.HALF, DataType.BFLOAT16)
 _EXPERTS, _ROWS = 4, 42
@@ -55,12 +55,12 @@ def run(device: str, graph: Graph | None = None) -> str:
         ExecutionError: it runs, and the result is wrong.
     """
     g = graph or quick()
-    inputs = _inputs(g)
+    given = inputs(g)
     outputs = {tensor: tensor.memory() for tensor in g.arguments().outputs}
     start = time.perf_counter()
-    build(g, device=device).run({**inputs, **outputs})
+    build(g, device=device).run({**given, **outputs})
     seconds = time.perf_counter() - start
-    for comparison in numerics.check(g, {**inputs}, {**outputs}):
+    for comparison in numerics.check(g, {**given}, {**outputs}):
         if not comparison.ok:
             raise ExecutionError(f"device {device} computes wrong results: {comparison}")
     return f"right, {seconds:.2f} s"
@@ -111,14 +111,15 @@ def emulate_all(emulator: Emulator, say: Callable[[str], None] = lambda _: None)
     for name, build_graph in SMALL.items():
         say(f"{emulator}: {name}: compiling and running")
         graph = build_graph()
-        yield name, emulator.examine(graph, _inputs(graph))
+        yield name, emulator.examine(graph, inputs(graph))
 
 
-def _inputs(g: Graph) -> dict[TensorAttr, np.ndarray[Any, Any]]:
+def inputs(g: Graph) -> dict[TensorAttr, np.ndarray[Any, Any]]:
     """Random ones, but every row of experts has a place; each expert has more rows than the one before."""
     pack = g.random_inputs(seed=0)
     places = 5 * np.arange(_ROWS) % _ROWS
-    routing = {"offsets": _ROWS * np.arange(_EXPERTS) ** 2 // _EXPERTS**2, "index": places // 2, "choice": places % 2}
+    offsets = _ROWS * np.arange(_EXPERTS) ** 2 // _EXPERTS**2
+    routing = {"expert_offsets": offsets, "expert_token": places // 2, "expert_choice": places % 2}
     for tensor, array in pack.items():
         if tensor.name in routing:
             array[...] = routing[tensor.name].reshape(array.shape)
@@ -269,14 +270,15 @@ def _experts(dtype: DataType, *, backward: bool) -> Graph:
     """Rows of four experts: gathered products with SWISH between them and their sum's parts scattered; or gradients."""
     k, n = 24, 40
     g = Graph("experts", io_data_type=dtype, compute_data_type=DataType.FLOAT)
-    offsets = g.tensor("offsets", dim=(_EXPERTS, 1, 1), data_type=DataType.INT32)
+    offsets = g.tensor("expert_offsets", dim=(_EXPERTS, 1, 1), data_type=DataType.INT32)
     if backward:
         dy, token = g.tensor("dy", dim=(1, _ROWS, n)), g.tensor("token", dim=(1, _ROWS, k))
         g.moe_grouped_matmul_bwd(dy, token, offsets).set_output(True)
         w = g.tensor("w", dim=(_EXPERTS, n, k), stride=(k * n, 1, n))
         g.moe_grouped_matmul(dy, w, offsets).set_output(True)
         return g.validate()
-    index, choice = (g.tensor(name, dim=(1, _ROWS, 1), data_type=DataType.INT32) for name in ("index", "choice"))
+    routing = ("expert_token", "expert_choice")
+    index, choice = (g.tensor(name, dim=(1, _ROWS, 1), data_type=DataType.INT32) for name in routing)
     token = g.tensor("token", dim=(1, _ROWS // 2, k))
     up, down = g.tensor("up", dim=(_EXPERTS, k, n)), g.tensor("down", dim=(_EXPERTS, n, k), stride=(k * n, 1, n))
     hidden = g.moe_grouped_matmul(token, up, offsets, index, mode=MoeGroupedMatmulMode.GATHER)

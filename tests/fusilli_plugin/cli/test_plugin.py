@@ -134,6 +134,14 @@ def test_the_pages_say_how_many_graphs_the_selftest_has(page: str, text: str) ->
     assert text.format(len(selftest.GRAPHS)) in (docs / page).read_text("utf-8")
 
 
+@pytest.mark.parametrize("name", ["experts HALF", "experts, gradients HALF"])
+def test_experts_of_the_selftest_have_rows_and_every_row_a_place(name: str) -> None:
+    graph = selftest.GRAPHS[name]()
+    results = graph.reference(selftest.inputs(graph))
+    for tensor in graph.arguments().outputs:
+        assert np.all(np.any(results[tensor] != 0, axis=2))
+
+
 @pytest.mark.slow
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("name", selftest.GRAPHS)
