@@ -79,6 +79,10 @@ def _axis(a: ConvAttributes, axis: int, window: int, size: int) -> _Axis:
 def conv_dgrad(e: Emitter, node: ConvDgradNode) -> None:
     """A stride-1 convolution of dy with the transposed, mirrored filter; under a stride, one per phase of dx."""
     dy, w = operands(e, node, "dy", "w")
+    if not node.inputs["w"].physical.dense:
+        w = e.barrier(
+            w
+        )  # picking elements out of a buffer with gaps and rearranging them in one kernel fails on the CPU
     dx, a = node.outputs["dx"], node.attributes
     axes = [_axis(a, i, window, size) for i, (window, size) in enumerate(zip(w.dims[2:], dx.dims[2:], strict=True))]
     kernel = _phase_filters(e, node, axes, w)
