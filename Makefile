@@ -18,13 +18,14 @@ MODEL_PACKAGE := rapidocr-onnxruntime==1.4.4
 MODEL_WHEEL   := $(VENV)/downloads/rapidocr_onnxruntime-1.4.4-py3-none-any.whl
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full sanitize lint format bench docs wheel clean distclean
+.PHONY: help demo test test-full support sanitize lint format bench docs wheel clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       conv+bias+ReLU and the first block of a real model, compiled, run and checked"
 	@echo "make test       the tests, without those marked slow"
 	@echo "make test-full  all tests; writes docs/support.json and its table in the README"
+	@echo "make support    docs/support.md and the README's table, from docs/support.json and the support rules"
 	@echo "make sanitize   the C entry points under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer"
 	@echo "make lint       ruff, ruff format, pyright"
 	@echo "make format     let ruff rewrite what it can"
@@ -41,6 +42,9 @@ test: $(VENV)/.installed-dev
 
 test-full: $(VENV)/.installed-dev
 	@$(PYTEST) -m "slow or not slow" --support-json docs/support.json $(ARGS)
+
+support: $(VENV)/.installed-dev
+	@$(PY) -m tests.support.support_matrix $(ARGS)
 
 sanitize: $(VENV)/.installed-dev
 	@$(PYTEST) -m "slow or not slow" -k sanitizers tests/fusilli_plugin $(ARGS)

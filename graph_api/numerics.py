@@ -7,7 +7,7 @@ data type. So each element has a tolerance of its own, and a cancelling sum is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -70,15 +70,27 @@ class Comparison:
         )
 
 
-def evaluate(graph: Graph, pack: Mapping[Any, object], *, with_errors: bool = True) -> Evaluation:
+def evaluate(
+    graph: Graph,
+    pack: Mapping[Any, object],
+    *,
+    input_errors: Mapping[Any, object] | None = None,
+    with_errors: bool = True,
+) -> Evaluation:
     """Runs ``graph`` in float64; see :class:`Evaluation`.
 
+    Args:
+        pack: the inputs.
+        input_errors: bounds of what a device's inputs are off by, results of another graph say. Inputs with one are
+            taken as they are, the others are rounded to their data type.
+
     Raises:
-        GraphError: a missing, unknown or misshapen input.
+        GraphError: a missing, unknown or misshapen input or bound.
     """
     graph.validate()
-    values = _inputs(graph, pack)
-    errors: dict[TensorAttr, Array] = {tensor: np.zeros(()) for tensor in values}
+    given = _input_errors(graph, input_errors or {})
+    values = _inputs(graph, pack, given)
+    errors: dict[TensorAttr, Array] = {tensor: np.zeros(()) for tensor in values} | given
     with np.errstate(all="ignore"):
         for node in graph.nodes:
             ins = {port: values[tensor] for port, tensor in node.inputs.items()}
@@ -163,7 +175,21 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[TensorAttr, np.ndarray[An
     return arrays
 
 
-def _inputs(graph: Graph, pack: Mapping[Any, object]) -> dict[TensorAttr, Array]:
+def _input_errors(graph: Graph, given: Mapping[Any, object]) -> dict[TensorAttr, Array]:
+    inputs, bounds = graph.arguments().inputs, dict[TensorAttr, Array]()
+    for tensor, given_bound in graph.by_tensor(given).items():
+        if tensor not in inputs:
+            raise GraphError(f"a bound was given for '{tensor.name}', which is no input of graph '{graph.name}'")
+        bound = _numbers(given_bound, tensor).astype(np.float64)
+        if bound.shape not in ((), tensor.dims):
+            raise GraphError(
+                f"the bound of input '{tensor.name}' has shape {bound.shape}, its tensor dims {tensor.dims}"
+            )
+        bounds[tensor] = bound
+    return bounds
+
+
+def _inputs(graph: Graph, pack: Mapping[Any, object], unrounded: Collection[TensorAttr]) -> dict[TensorAttr, Array]:
     given = graph.by_tensor(pack)
     values: dict[TensorAttr, Array] = {}
     for tensor in graph.arguments().inputs:
@@ -172,7 +198,7 @@ def _inputs(graph: Graph, pack: Mapping[Any, object]) -> dict[TensorAttr, Array]
         array = _elements(given[tensor], tensor)
         if array.shape != tensor.dims:
             raise GraphError(f"input '{tensor.name}': the array has shape {array.shape}, its tensor dims {tensor.dims}")
-        values[tensor] = _rounded(array, tensor)
+        values[tensor] = array.astype(np.float64) if tensor in unrounded else _rounded(array, tensor)
     for tensor in graph.tensors:
         if tensor.value is not None:
             values[tensor] = _rounded(np.asarray(tensor.value), tensor).reshape(tensor.dims)

@@ -33,7 +33,7 @@ def cases() -> dict[str, OpCase]:
 
 def test_the_readme_shows_it(entries: dict[str, Entry]) -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    assert with_table(text, list(entries.values())) == text, "run: python -m tests.support.support_matrix"
+    assert with_table(text, list(entries.values())) == text, "run: make support"
     assert (ROOT / "docs/support.md").read_text("utf-8") == page(list(entries.values())), "likewise"
 
 

@@ -6,14 +6,37 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fusilli_plugin.emulator import Emulator, Outcome
-from graph_api import DataType, ExecutionError, Graph, NormFwdPhase, PointwiseMode, numerics
+from graph_api import (
+    DataType,
+    ExecutionError,
+    Graph,
+    MoeGroupedMatmulMode,
+    NormFwdPhase,
+    PointwiseMode,
+    ResampleMode,
+    TensorAttr,
+    numerics,
+)
 from iree_bridge import Artifact, Device, Executable, build, compile_graph
 
-__all__ = ["GRAPHS", "SMALL", "emulate_all", "quick", "run", "run_all", "run_saved"]
+__all__ = ["GRAPHS", "SMALL", "emulate_all", "inputs", "quick", "run", "run_all", "run_saved"]
 
 _HALVES = (DataType.HALF, DataType.BFLOAT16)
+_EXPERTS, _ROWS = 4, 42
+_FORMATS = {
+    "MXFP8": (DataType.FP8_E4M3, DataType.FP8_E8M0, 32),
+    "NVFP4": (DataType.FP4_E2M1, DataType.FP8_E4M3, 16),
+}
+_SMALL_OPERANDS = (
+    (DataType.FP8_E4M3, DataType.FP8_E5M2),
+    (DataType.FP8_E4M3_FNUZ, DataType.FP8_E4M3_FNUZ),
+    (DataType.HALF, DataType.INT4),
+)
 
 
 def quick() -> Graph:
@@ -32,12 +55,12 @@ def run(device: str, graph: Graph | None = None) -> str:
         ExecutionError: it runs, and the result is wrong.
     """
     g = graph or quick()
-    inputs = g.random_inputs(seed=0)
+    given = inputs(g)
     outputs = {tensor: tensor.memory() for tensor in g.arguments().outputs}
     start = time.perf_counter()
-    build(g, device=device).run({**inputs, **outputs})
+    build(g, device=device).run({**given, **outputs})
     seconds = time.perf_counter() - start
-    for comparison in numerics.check(g, {**inputs}, {**outputs}):
+    for comparison in numerics.check(g, {**given}, {**outputs}):
         if not comparison.ok:
             raise ExecutionError(f"device {device} computes wrong results: {comparison}")
     return f"right, {seconds:.2f} s"
@@ -87,7 +110,20 @@ def emulate_all(emulator: Emulator, say: Callable[[str], None] = lambda _: None)
     """Runs every graph of `SMALL` emulated: its name, and what came of it. ``say`` is told what is begun."""
     for name, build_graph in SMALL.items():
         say(f"{emulator}: {name}: compiling and running")
-        yield name, emulator.examine(build_graph())
+        graph = build_graph()
+        yield name, emulator.examine(graph, inputs(graph))
+
+
+def inputs(g: Graph) -> dict[TensorAttr, np.ndarray[Any, Any]]:
+    """Random ones, but every row of experts has a place; each expert has more rows than the one before."""
+    pack = g.random_inputs(seed=0)
+    places = 5 * np.arange(_ROWS) % _ROWS
+    offsets = _ROWS * np.arange(_EXPERTS) ** 2 // _EXPERTS**2
+    routing = {"expert_offsets": offsets, "expert_token": places // 2, "expert_choice": places % 2}
+    for tensor, array in pack.items():
+        if tensor.name in routing:
+            array[...] = routing[tensor.name].reshape(array.shape)
+    return pack
 
 
 def _layer(
@@ -165,6 +201,93 @@ def _norm(dtype: DataType) -> Graph:
     return g.validate()
 
 
+def _norm_gradients(dtype: DataType, kind: str) -> Graph:
+    """Behind the norm whose statistics they take."""
+    g = Graph(f"{kind} gradients", io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    dims, own = ((2, 7, 9, 11), (1, 7, 1, 1)) if kind == "batch norm" else ((5, 7, 300), (1, 1, 300))
+    x, dy = g.tensor("x", dim=dims), g.tensor("dy", dim=dims)
+    scale, bias = g.tensor("scale", dim=own), g.tensor("bias", dim=own)
+    training = NormFwdPhase.TRAINING
+    if kind == "layer norm":
+        y, mean, inverse = g.layernorm(x, scale, bias, epsilon=1e-5, forward_phase=training)
+        gradients = g.layernorm_backward(dy, x, scale, mean=mean, inv_variance=inverse)
+    elif kind == "batch norm":
+        y, mean, inverse, *_ = g.batchnorm(x, scale, bias, epsilon=1e-5)
+        gradients = g.batchnorm_backward(dy, x, scale, mean=mean, inv_variance=inverse)
+    else:
+        y, inverse = g.rmsnorm(x, scale, bias=bias, epsilon=1e-5, forward_phase=training)
+        assert inverse is not None
+        gradients = g.rmsnorm_backward(dy, x, scale, inverse, compute_dbias=True)
+    for tensor in (y, *gradients):
+        assert tensor is not None
+        tensor.set_output(True)
+    return g.validate()
+
+
+def _pooling_gradient(dtype: DataType) -> Graph:
+    g = Graph("pooling", io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    window = {"mode": ResampleMode.MAXPOOL, "window": 3, "stride": 2, "padding": 1}
+    y, index = g.resample_fwd(g.tensor("x", dim=(2, 8, 15, 15)), generate_index=True, **window)
+    y.set_output(True)
+    dx = g.resample_bwd(g.tensor("dy", dim=(2, 8, 8, 8)), index=index, **window)
+    dx.set_output(True).set_dim((2, 8, 15, 15))
+    return g.validate()
+
+
+def _quantised(y_type: DataType, scale_type: DataType, block: int) -> Graph:
+    """Behind a ReLU, 75 columns: the last block is not full."""
+    g = Graph("quantised", io_data_type=DataType.HALF, intermediate_data_type=DataType.FLOAT)
+    x = g.pointwise(PointwiseMode.RELU_FWD, g.tensor("x", dim=(33, 75)))
+    y, scale = g.block_scale_quantize(x, block_size=block)
+    y.set_output(True).set_data_type(y_type)
+    scale.set_output(True).set_data_type(scale_type)
+    return g.validate()
+
+
+def _scaled_product(dtype: DataType, scale_type: DataType, block: int) -> Graph:
+    """Operands dequantised, then multiplied in HALF."""
+    m, n, k = 33, 49, 64
+    g = Graph("scaled product", io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
+    a, b = g.tensor("a", dim=(m, k), data_type=dtype), g.tensor("b", dim=(k, n), stride=(1, k), data_type=dtype)
+    of_a = g.tensor("scale_a", dim=(m, k // block), data_type=scale_type)
+    of_b = g.tensor("scale_b", dim=(k // block, n), data_type=scale_type)
+    left = g.block_scale_dequantize(a, of_a, block_size=(1, block)).set_data_type(DataType.HALF)
+    right = g.block_scale_dequantize(b, of_b, block_size=(block, 1)).set_data_type(DataType.HALF)
+    g.matmul(left, right).set_output(True)
+    return g.validate()
+
+
+def _small_product(left: DataType, right: DataType) -> Graph:
+    m, n, k = 33, 49, 75
+    g = Graph("small product", io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
+    a, b = g.tensor("a", dim=(m, k), data_type=left), g.tensor("b", dim=(k, n), stride=(1, k), data_type=right)
+    y = g.pointwise(PointwiseMode.MUL, g.matmul(a, b), g.tensor("scale", dim=(1, n), data_type=DataType.FLOAT))
+    y.set_output(True).set_data_type(DataType.HALF)
+    return g.validate()
+
+
+def _experts(dtype: DataType, *, backward: bool) -> Graph:
+    """Rows of four experts: gathered products with SWISH between them and their sum's parts scattered; or gradients."""
+    k, n = 24, 40
+    g = Graph("experts", io_data_type=dtype, compute_data_type=DataType.FLOAT)
+    offsets = g.tensor("expert_offsets", dim=(_EXPERTS, 1, 1), data_type=DataType.INT32)
+    if backward:
+        dy, token = g.tensor("dy", dim=(1, _ROWS, n)), g.tensor("token", dim=(1, _ROWS, k))
+        g.moe_grouped_matmul_bwd(dy, token, offsets).set_output(True)
+        w = g.tensor("w", dim=(_EXPERTS, n, k), stride=(k * n, 1, n))
+        g.moe_grouped_matmul(dy, w, offsets).set_output(True)
+        return g.validate()
+    routing = ("expert_token", "expert_choice")
+    index, choice = (g.tensor(name, dim=(1, _ROWS, 1), data_type=DataType.INT32) for name in routing)
+    token = g.tensor("token", dim=(1, _ROWS // 2, k))
+    up, down = g.tensor("up", dim=(_EXPERTS, k, n)), g.tensor("down", dim=(_EXPERTS, n, k), stride=(k * n, 1, n))
+    hidden = g.moe_grouped_matmul(token, up, offsets, index, mode=MoeGroupedMatmulMode.GATHER)
+    hidden = g.pointwise(PointwiseMode.SWISH_FWD, hidden)
+    scatter = MoeGroupedMatmulMode.SCATTER
+    g.moe_grouped_matmul(hidden, down, offsets, index, choice, mode=scatter, top_k=2).set_output(True)
+    return g.validate()
+
+
 def _graphs(images: int, batch: int, sequences: int) -> Iterator[tuple[str, Callable[[], Graph]]]:
     """The graphs, with so many images of convolutions, images of gradients, and sequences."""
     # Shapes of which some came out wrong on one kind of GPU or another, and what else uses matrix instructions.
@@ -189,6 +312,18 @@ def _graphs(images: int, batch: int, sequences: int) -> Iterator[tuple[str, Call
         yield f"causal attention {dtype.name}", lambda d=dtype: _attention(d, sequences, sink=False)
         yield f"attention with a sink {dtype.name}", lambda d=dtype: _attention(d, sequences, sink=True)
         yield f"attention and its gradients {dtype.name}", lambda d=dtype: _attention_gradients(d, sequences)
+        for backward in (False, True):
+            name = f"experts{', gradients' if backward else ''} {dtype.name}"
+            yield name, lambda d=dtype, back=backward: _experts(d, backward=back)
+    for dtype in (DataType.FLOAT, DataType.HALF):
+        for kind in ("batch norm", "layer norm", "RMS norm"):
+            yield f"{kind} and its gradients {dtype.name}", lambda d=dtype, k=kind: _norm_gradients(d, k)
+    yield "maximum and its gradient HALF", lambda: _pooling_gradient(DataType.HALF)
+    for name, kinds in _FORMATS.items():
+        yield f"quantised to {name}", lambda k=kinds: _quantised(*k)
+        yield f"product of {name}", lambda k=kinds: _scaled_product(*k)
+    for left, right in _SMALL_OPERANDS:
+        yield f"product {left.name} {right.name}", lambda of=(left, right): _small_product(*of)
 
 
 GRAPHS = dict(_graphs(16, 4, 2))

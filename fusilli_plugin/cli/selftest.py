@@ -36,8 +36,8 @@ __all__ = ["selftest"]
 def selftest(ctx: click.Context, device: str | None, emulate: str | None, release: bool, as_json: bool) -> None:
     r"""Compile graphs, run them on a device and check the results.
 
-    Convolutions, products, attention and norms in FLOAT, HALF and BFLOAT16, each element against a
-    float64 reference; about two minutes the first time.
+    Convolutions, products, attention, norms and experts in FLOAT, HALF and BFLOAT16, their gradients,
+    and low precision, each element against a float64 reference; about three minutes the first time.
 
     Until this has passed on a GPU, with its driver and this compiler, the hipDNN plugin claims only
     graphs that no other provider takes (FUSILLI_CLAIM).

@@ -337,3 +337,24 @@ def test_an_exponential_that_is_flushed_to_zero_is_right() -> None:
     assert all(each.ok for each in check(g, pack, {y: np.array([-0.0, -4.5397868e-4], np.float32)}))
     assert not all(each.ok for each in check(g, pack, {y: np.array([-1e-35, -4.5397868e-4], np.float32)}))
     assert not all(each.ok for each in check(g, pack, {y: np.array([-0.0, -4.5396e-4], np.float32)}))
+
+
+def test_errors_of_inputs_reach_the_results_and_such_inputs_are_not_rounded() -> None:
+    """By hand: |d(ab)| <= |a| db + |b| da; a third is no float32."""
+    g = Graph("product", io_data_type=DataType.FLOAT)
+    a, b = g.tensor("a", dim=(2,)), g.tensor("b", dim=(2,))
+    c = g.pointwise(PointwiseMode.MUL, a, b).set_output()
+    pack = {a: np.array([1 / 3, 2.0]), b: np.array([3.0, -4.0])}
+    plain = evaluate(g.validate(), pack)
+    assert plain.values[c][0] == float(np.float32(1 / 3)) * 3.0
+    found = evaluate(g, pack, input_errors={a: np.array([1e-3, 0.0]), "b": np.array([0.0, 0.5])})
+    assert found.values[c].tolist() == [1.0, -8.0]
+    np.testing.assert_allclose(found.errors[c] - plain.errors[c], [3e-3, 1.0], rtol=1e-6)
+    for errors, message in (
+        ({"z": np.zeros(2)}, "'z'"),
+        ({c: np.zeros(2)}, "is no input"),
+        ({a: np.zeros(3)}, r"bound of input 'a' has shape \(3,\), its tensor dims \(2,\)"),
+        ({a: "x"}, "'a': expected an array of real numbers"),
+    ):
+        with pytest.raises(GraphError, match=message):
+            evaluate(g, pack, input_errors=errors)

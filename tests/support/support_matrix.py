@@ -1,6 +1,6 @@
 """What is served, as tests saw it: ``docs/support.json``, the README's table, and the long ones of ``docs/support.md``.
 
-``make test-full`` writes the file. ``python -m tests.support.support_matrix`` writes the tables anew.
+``make test-full`` writes the file. ``make support`` writes the tables anew.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from fusilli_ground.texts import say
 from graph_api import DataType, FusilliError
+from tests.support import served
 
 __all__ = ["BEGIN", "END", "TARGETS", "Entry", "dumps", "loads", "main", "page", "render", "with_table"]
 
@@ -26,12 +27,14 @@ TARGETS = {"cpu": "run", "gfx90a": "emulated", "gfx942": "emulated", "gfx950": "
 _WORDS = {"compiled": "not run", "declined": "declined", "failed": "failed"}
 _PAGE = """# What is served
 
-Written by `make test-full` from `docs/support.json`; the cases are those of `tests/cases`. A case is *right* if every
+Written by `make test-full` from `docs/support.json` and from the support rules (`make support` writes it from these
+alone); the cases are those of `tests/cases`. A case is *right* if every
 element of its results is within its tolerance of the float64 reference: `cpu` ran it here, and for AMD chips the
 compiler's machine code was executed in the emulator (`docs/emulator.md`), with NaN in all memory that nobody has
 written, and nothing read outside the buffers. Some are right only where the sum of a buffer's offsets wraps at 2**32,
 as AMD's simulator of gfx950 has it (`docs/gpu_findings.md` counts them). No case has run on AMD hardware.
 
+{by_rule}
 ## By operation and data type
 
 {by_type}
@@ -105,7 +108,7 @@ def render(entries: Sequence[Entry]) -> str:
 
 
 def page(entries: Sequence[Entry]) -> str:
-    """``docs/support.md``: by operation and data type, then each case."""
+    """``docs/support.md``: what the rules say, cases by operation and data type, then each case."""
     targets = _targets(entries)
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
@@ -117,7 +120,7 @@ def page(entries: Sequence[Entry]) -> str:
     for entry in sorted(entries, key=lambda entry: entry.case):
         outcomes = [entry.outcomes.get(target, "not tried") for target in targets]
         by_case.append(_row([f"`{entry.case}`", f"`{entry.op}`", entry.dtype, entry.layout, *outcomes]))
-    return _PAGE.format(by_type="\n".join(by_type), by_case="\n".join(by_case))
+    return _PAGE.format(by_rule=served.section(), by_type="\n".join(by_type), by_case="\n".join(by_case))
 
 
 def _targets(entries: Sequence[Entry]) -> list[str]:

@@ -120,6 +120,28 @@ def test_a_wrong_result_fails_the_selftest(fusilli: Fusilli, cold_cache: Path, m
     assert not quarantine.has_passed_selftest(Device.parse("cpu"), Options.from_env())
 
 
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("command_line.md", "{} graphs of the kinds that compilers get wrong"),
+        ("emulator.md", "with fewer images; {}, exit status"),
+        ("gpu_findings.md", "`fusilli selftest --device hip` runs {} graphs"),
+        ("hipdnn_engine.md", "# {} graphs; until they are right"),
+    ],
+)
+def test_the_pages_say_how_many_graphs_the_selftest_has(page: str, text: str) -> None:
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    assert text.format(len(selftest.GRAPHS)) in (docs / page).read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["experts HALF", "experts, gradients HALF"])
+def test_experts_of_the_selftest_have_rows_and_every_row_a_place(name: str) -> None:
+    graph = selftest.GRAPHS[name]()
+    results = graph.reference(selftest.inputs(graph))
+    for tensor in graph.arguments().outputs:
+        assert np.all(np.any(results[tensor] != 0, axis=2))
+
+
 @pytest.mark.slow
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("name", selftest.GRAPHS)
