@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from graph_api import DataType, TensorAttr
+from graph_api import DataType, Node, TensorAttr
 from graph_api.ops.norm import (
     BatchnormInferenceNode,
     BatchnormInferenceVarianceNode,
@@ -12,6 +12,7 @@ from graph_api.ops.norm import (
     LayernormNode,
     RmsnormNode,
 )
+from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emit.reduction import accumulator, fills_waves, mean
@@ -73,7 +74,11 @@ def layernorm(e: Emitter, node: LayernormNode) -> None:
     x, scale, bias = (e.read(node.inputs[port], kind) for port in ("x", "scale", "bias"))
     center, difference, variance = moments(t, x, node.axes)
     inverse = inverse_root(t, variance, number(t, node.inputs["epsilon"], variance))
-    results = {"y": _affine(t, difference, inverse, scale, bias), "mean": center, "inv_variance": inverse}
+    if _needs_statistics_first(e, node):
+        center, inverse = e.barrier(center), e.barrier(inverse)
+        difference = t.sub(e.cast(e.again(node.inputs["x"]), kind), center)
+    y = e.stored_beside(_affine(t, difference, inverse, scale, bias), node.inputs["x"])
+    results = {"y": y, "mean": center, "inv_variance": inverse}
     for port in node.outputs:
         e.write(node, port, results[port])
 
@@ -86,8 +91,10 @@ def rmsnorm(e: Emitter, node: RmsnormNode) -> None:
     x, scale = (e.read(node.inputs[port], kind) for port in ("x", "scale"))
     square = mean(e, t.mul(x, x), node.axes)
     inverse = inverse_root(t, square, number(t, node.inputs["epsilon"], square))
+    if _needs_statistics_first(e, node):
+        x, inverse = e.cast(e.again(node.inputs["x"]), kind), e.barrier(inverse)
     bias = e.read(node.inputs["bias"], kind) if "bias" in node.inputs else None
-    e.write(node, "y", _affine(t, x, inverse, scale, bias))
+    e.write(node, "y", e.stored_beside(_affine(t, x, inverse, scale, bias), node.inputs["x"]))
     if "inv_rms" in node.outputs:
         e.write(node, "inv_rms", inverse)
 
@@ -98,6 +105,35 @@ def _arithmetic(e: Emitter, node: BatchnormNode | LayernormNode | RmsnormNode) -
     Conversions between the steps would be cheaper, but the compiler starts another kernel at each.
     """
     return accumulator(e.target, node.inputs["x"].dims, node.axes, node.compute)
+
+
+def _needs_statistics_first(e: Emitter, node: LayernormNode | RmsnormNode) -> bool:
+    """Whether a GPU computes the statistics in a kernel of their own, and y of x again where it is needed.
+
+    That is where y goes to blocks that are quantised, or to a reduction over other dims beside something else. The
+    kernel of the statistics would make y, or x less its mean, as well, to be stored beside its sums; and that the
+    compiler fails to distribute.
+    """
+    if not e.target.is_gpu:
+        return False
+    ends = list(_ends(e, node.outputs["y"]))
+    return any(
+        end is not None
+        and (end.op == "block_scale_quantize" or (isinstance(end, ReductionNode) and end.axes != node.axes and ends[1:]))
+        for end in ends
+    )
+
+
+def _ends(e: Emitter, tensor: TensorAttr) -> Iterator[Node | None]:
+    """The nodes that read a tensor, or what is made of it element by element; None where that is stored."""
+    if not tensor.is_virtual:
+        yield None
+    for node in e.graph.nodes:
+        if tensor in node.inputs.values():
+            if node.op == "pointwise":
+                yield from _ends(e, node.outputs["out_0"])
+            else:
+                yield node
 
 
 def moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
