@@ -14,7 +14,7 @@ from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import TORCH_CODE
 
-__all__ = ["accumulator", "mean", "reduction", "total"]
+__all__ = ["accumulator", "extreme", "mean", "reduction", "total"]
 
 
 @rule("reduction")
@@ -66,11 +66,11 @@ def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Se
         case ReductionMode.NORM2:
             return t.unary("sqrt", total(e, t.mul(x, x), axes))
         case ReductionMode.MAX:
-            return _extreme(e, x, axes)
+            return extreme(e, x, axes)
         case ReductionMode.AMAX:
-            return _extreme(e, t.unary("abs", x), axes)
+            return extreme(e, t.unary("abs", x), axes)
         case ReductionMode.MIN:
-            return _extreme(e, x, axes, least=True)
+            return extreme(e, x, axes, least=True)
         case ReductionMode.MUL:
             return _product(e, x, axes)
         case ReductionMode.MUL_NO_ZEROS:
@@ -119,7 +119,8 @@ def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
     return summed if count == 1 else e.op("aten.div.Scalar", summed.dims, x.dtype, summed, float(count))
 
 
-def _extreme(e: Emitter, x: Value, axes: Sequence[int], *, least: bool = False) -> Value:
+def extreme(e: Emitter, x: Value, axes: Sequence[int], *, least: bool = False) -> Value:
+    """The maximum or minimum over ``axes``, which stay as dims of 1."""
     name = "aten.amin" if least else "aten.amax"
     if not ordered.is_keyed(e, x.dtype):
         return _over(e, name, x, axes)

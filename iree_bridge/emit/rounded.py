@@ -23,9 +23,17 @@ def is_read_again(graph: Graph, tensor: TensorAttr, target: Target) -> bool:
 
 
 def is_read_by_a_norm(graph: Graph, tensor: TensorAttr) -> bool:
-    """Whether the kernel of a norm over the last dims can make the tensor, which is computed element by element."""
-    read = any(node.op in _NORMS and node.inputs["x"] is tensor for node in graph.nodes)
-    return read and _is_elementwise(graph, tensor)
+    """Whether the kernel of a norm over the last dims can make the tensor, which is computed element by element.
+
+    Both lie row by row: of others the compiler makes no kernel, or one that it cannot distribute.
+    """
+    norms = [node for node in graph.nodes if node.op in _NORMS and node.inputs["x"] is tensor]
+    lie_so = all(_is_row_major(each) for node in norms for each in (tensor, node.outputs["y"]))
+    return bool(norms) and lie_so and _is_elementwise(graph, tensor)
+
+
+def _is_row_major(tensor: TensorAttr) -> bool:
+    return tensor.physical.dense and list(tensor.physical.order) == sorted(tensor.physical.order)
 
 
 def _is_elementwise(graph: Graph, tensor: TensorAttr) -> bool:
