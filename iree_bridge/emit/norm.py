@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from graph_api import DataType, Node, TensorAttr
+from graph_api import DataType, TensorAttr
 from graph_api.ops.norm import (
     BatchnormInferenceNode,
     BatchnormInferenceVarianceNode,
@@ -12,7 +12,6 @@ from graph_api.ops.norm import (
     LayernormNode,
     RmsnormNode,
 )
-from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emit.reduction import accumulator, fills_waves, mean
@@ -110,30 +109,19 @@ def _arithmetic(e: Emitter, node: BatchnormNode | LayernormNode | RmsnormNode) -
 def _needs_statistics_first(e: Emitter, node: LayernormNode | RmsnormNode) -> bool:
     """Whether a GPU computes the statistics in a kernel of their own, and y of x again where it is needed.
 
-    That is where y goes to blocks that are quantised, or to a reduction over other dims beside something else. The
-    kernel of the statistics would make y, or x less its mean, as well, to be stored beside its sums; and that the
-    compiler fails to distribute.
+    That is where y goes to blocks that are quantised. The kernel of the statistics would make x less its mean as well,
+    to be stored beside its sums; and that the compiler fails to distribute.
     """
-    if not e.target.is_gpu:
-        return False
-    ends = list(_ends(e, node.outputs["y"]))
-    return any(
-        end is not None
-        and (end.op == "block_scale_quantize" or (isinstance(end, ReductionNode) and end.axes != node.axes and ends[1:]))
-        for end in ends
-    )
+    return e.target.is_gpu and _reaches_blocks(e, node.outputs["y"])
 
 
-def _ends(e: Emitter, tensor: TensorAttr) -> Iterator[Node | None]:
-    """The nodes that read a tensor, or what is made of it element by element; None where that is stored."""
-    if not tensor.is_virtual:
-        yield None
+def _reaches_blocks(e: Emitter, tensor: TensorAttr) -> bool:
     for node in e.graph.nodes:
         if tensor in node.inputs.values():
-            if node.op == "pointwise":
-                yield from _ends(e, node.outputs["out_0"])
-            else:
-                yield node
+            onward = node.op == "pointwise" and _reaches_blocks(e, node.outputs["out_0"])
+            if node.op == "block_scale_quantize" or onward:
+                return True
+    return False
 
 
 def moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graph_api import DataType, ReductionMode
+from graph_api import DataType, Node, ReductionMode, TensorAttr
 from graph_api.layout import stride_order
 from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit import ordered
@@ -21,7 +21,7 @@ __all__ = ["accumulator", "extreme", "mean", "reduction", "total"]
 def reduction(e: Emitter, node: ReductionNode) -> None:
     """x is converted to the compute type, in which everything is done; y keeps the reduced dims as 1."""
     tensor, axes = node.inputs["x"], node.axes
-    x = e.read(tensor, node.compute)
+    x = e.cast(e.again(tensor), node.compute) if _stands_apart(e, node) else e.read(tensor, node.compute)
     if node.outputs["y"].volume == 1:
         # Of everything: the order of the terms is free, so it is that of memory, which needs no transposition.
         x, axes = e.permute(x, stride_order(tensor.dims, tensor.strides)), range(len(x.dims))
@@ -30,6 +30,31 @@ def reduction(e: Emitter, node: ReductionNode) -> None:
     if e.target.is_gpu and terms > _SHORT and not fills_waves(tensor.dims, node.axes) and _leads_to_reduction(e, node):
         y = e.barrier(y)
     e.write(node, "y", y)
+
+
+def _stands_apart(e: Emitter, node: ReductionNode) -> bool:
+    """Whether a GPU computes what is reduced again, or reads it, since something else uses it as well.
+
+    Else the compiler makes it, stores it and reduces it in one kernel, which it cannot distribute where the terms are
+    many, or takes minutes for. What is made of sums of rows that fill waves joins their kernel, as in a softmax.
+    """
+    tensor, made = node.inputs["x"], node.outputs["y"]
+    if not e.target.is_gpu or not any(tensor in other.outputs.values() for other in e.graph.nodes):
+        return False
+    others = [other for other in e.graph.nodes if tensor in other.inputs.values() and other is not node]
+    behind = _made_of(e, made)
+    joins = made.volume > 1 and fills_waves(tensor.dims, node.axes) and all(other in behind for other in others)
+    return not tensor.is_virtual or (bool(others) and not joins)
+
+
+def _made_of(e: Emitter, tensor: TensorAttr) -> list[Node]:
+    """The nodes that are computed from a tensor."""
+    reached, found = {tensor}, list[Node]()
+    for node in e.graph.nodes:
+        if reached.intersection(node.inputs.values()):
+            reached.update(node.outputs.values())
+            found.append(node)
+    return found
 
 
 def fills_waves(dims: Sequence[int], axes: Sequence[int]) -> bool:
@@ -46,13 +71,7 @@ _WAVE, _SHORT = 64, 512
 
 def _leads_to_reduction(e: Emitter, node: ReductionNode) -> bool:
     """Whether a later reduction is computed from the result of ``node``, as the sum in a softmax from the maximum."""
-    reached = set(node.outputs.values())
-    for later in e.graph.nodes:
-        if later is not node and reached.intersection(later.inputs.values()):
-            if later.op == "reduction":
-                return True
-            reached.update(later.outputs.values())
-    return False
+    return any(later.op == "reduction" for later in _made_of(e, node.outputs["y"]))
 
 
 def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Sequence[int]) -> Value:

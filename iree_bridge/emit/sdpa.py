@@ -40,6 +40,8 @@ def _scaled_results(e: Emitter, node: SdpaNode, o: Value) -> dict[str, Value]:
     t = Elementwise(e, node.compute)
     factor = factor_of(t, node, ("descale_v", "scale_s", "descale_s"), node.score_dims[1])
     o = o if factor is None else t.mul(o, factor)
+    if "amax_o" in node.outputs and e.target.is_gpu:
+        o = e.barrier(o)  # a kernel that makes it, stores it and reduces it, the compiler fails to distribute
     made = {"amax_o": _largest(t, o)} if "amax_o" in node.outputs else {}
     return made | {"o": t.mul(o, element(e, node, "scale_o")) if "scale_o" in node.inputs else o}
 
@@ -90,11 +92,15 @@ def _of_keys(e: Emitter, node: SdpaNode, port: str, kind: DataType) -> Value:
 
 
 def _read(e: Emitter, tensor: TensorAttr, kind: DataType) -> Value:
-    """An operand; on a GPU small floats are in memory first, decoded: the fused kernel cannot do that where it reads."""
-    decodes = e.target.is_gpu and tensor.data_type.is_small_float
-    if decodes and tensor.data_type.is_packed:
-        return e.barrier(e.cast(e.barrier(e.read(tensor, tensor.data_type)), kind))
-    return e.barrier(e.read(tensor, kind)) if decodes else e.read(tensor, kind)
+    """An operand; of 4 and 6 bits unpacked by a kernel of its own on GPUs (``docs/gpu_findings.md``)."""
+    if not tensor.data_type.is_packed or not e.target.is_gpu:
+        return e.read(tensor, kind)
+    return e.cast(e.barrier(e.read(tensor, tensor.data_type)), kind)
+
+
+def _decoded(e: Emitter, node: SdpaNode, port: str, x: Value) -> Value:
+    """An operand as the fused kernel takes it: it cannot decode small floats where it reads them."""
+    return e.barrier(x) if node.inputs[port].data_type.is_small_float else x
 
 
 def _gathered(e: Emitter, node: SdpaNode, port: str, x: Value) -> Value:
@@ -166,11 +172,12 @@ def _fused(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     t = Elementwise(e, DataType.FLOAT)
     factor, scale = factor_of(t, node, _OF_SCORES, node.score_dims[1]), node.constant_scale
     q = x.q if factor is None else e.cast(t.mul(e.cast(x.q, DataType.FLOAT), factor), x.q.dtype)
+    q, k, v = (_decoded(e, node, port, value) for port, value in (("q", q), ("k", x.k), ("v", x.v)))
     scale = 1.0 if scale is None else scale
     mask = _fused_mask(t, x)
     if tiles:
         mask = _mask_of_tiles(e, node, mask, x.visible)
-    fused = fused_attention(e, q, x.k, x.v, mask, scale, tiles)
+    fused = fused_attention(e, q, k, v, mask, scale, tiles)
     if padded:
         fused = FusedAttention(*(e.slice(part, 2, 0, node.score_dims[2]) for part in fused))
     sink, top = _sink(e, node), fused.max
