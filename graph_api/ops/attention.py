@@ -371,7 +371,7 @@ class AttentionNode(Node):
         return self.repeated(np.broadcast_to(errors[port], self.inputs[port].dims))
 
     def multiplied(self, tensor: TensorAttr) -> DataType:
-        """The type in which an operand takes part in products: its own, or BFLOAT16, which holds every smaller float."""
+        """The type in which an operand takes part in products: its own, or BFLOAT16, which holds smaller floats."""
         return DataType.BFLOAT16 if tensor.data_type.is_small_float else tensor.data_type
 
     def rounding(self, tensor: TensorAttr, values: Array) -> Array:

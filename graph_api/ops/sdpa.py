@@ -1,8 +1,8 @@
 """Scaled dot-product attention, forward: grouped heads, masks, windows, padding, pages, dropout by a mask, statistics.
 
 Source of the semantics: hipDNN's SdpaAttributes and cuDNN's front end; without options it is
-``torch.nn.functional.scaled_dot_product_attention``. Dropout by random numbers, whose result is not settled, can be built
-and saved; it has no reference and targets decline it.
+``torch.nn.functional.scaled_dot_product_attention``. Dropout by random numbers, whose result is not settled, can be
+built and saved; it has no reference and targets decline it.
 """
 
 from __future__ import annotations
@@ -95,9 +95,10 @@ class SdpaNode(AttentionNode):
              Hv, query head h uses key head h // (H / Hk); attn_mask and dropout_mask broadcast, right-aligned, to
              [B, H, Sq, Skv]; seq_len_q and seq_len_kv [B, 1, 1, 1]; scale and dropout_scale have one element;
              sink_token [1, H, 1, 1]; block_mask [B, H, ceil(Sq / 128), ceil(ceil(Skv / 128) / 8)]; stats, max, sum_exp
-             [B, H, Sq, 1]; descale_q [1 or B, 1 or Hk or H, 1, 1], descale_k and descale_v [1 or B, 1 or Hk or Hv, 1, 1],
-             other scales and amaxes one element. With page_table_k [B, 1, N, 1], k is a container of pages [P, Hk, page, D], likewise v; Skv
-             is then max_seq_len_kv, else the length of the other one, else what the tables hold
+             [B, H, Sq, 1]; descale_q [1 or B, 1 or Hk or H, 1, 1], descale_k [1 or B, 1 or Hk, 1, 1], descale_v alike;
+             other scales and amaxes have one element. With page_table_k [B, 1, N, 1], k is a container of pages
+             [P, Hk, page, D], likewise v; Skv is then max_seq_len_kv, else the length of the other one, else what the
+             tables hold
     Dtypes:  floating point; products and softmax accumulate in the compute type. The weights, at most 1 each, and
              q * scale may be rounded to the types of v and q. Lengths and page tables INT32 or INT64; block_mask UINT8
     Layout:  any strides; o takes the stride order of q unless it is set
@@ -108,17 +109,17 @@ class SdpaNode(AttentionNode):
              entry j // page of its table names; numbers that name no page are clamped to the first or the last one, so
              that nothing outside a container is read. Weights, not their sum, are multiplied with dropout_mask *
              dropout_scale. alibi_mask adds slopes as :func:`alibi_slopes` has them. Bit n % 8 (of value 2**(n % 8)) of
-             byte n // 8 of block_mask is set where 128 queries see the n-th 128 keys. Behind operands of 8 bits: q, k and
-             v count times their descales, one number or one for each sequence and head; o is (weights * scale_s) v *
-             descale_s, amax_s the largest weight of all and amax_o the largest magnitude of o, before o becomes o *
-             scale_o. Weights * scale_s are not rounded to 8 bits, as engines do that multiply them in 8 bits: scale_s is
-             for those, and descale_s its inverse
+             byte n // 8 of block_mask is set where 128 queries see the n-th 128 keys. q, k
+             and v count times their descales, one number or one for each sequence and head; o is (weights * scale_s)
+             v * descale_s, amax_s the largest weight of all and amax_o the largest magnitude of o, before o becomes
+             o * scale_o. Weights * scale_s are not rounded to 8 bits, as engines do that multiply them in 8 bits:
+             scale_s is for those, and descale_s its inverse
     Raises:  GraphError if shapes, types or options do not fit
     Source:  hipDNN SdpaAttributes and CpuReferenceSdpa; slopes, pages, blocks, dropout, and what a sink does to max and
              sum_exp: cuDNN's front end (attn_score_modifiers.h, scaled_dot_product_flash_attention.h) and its tests
-             (sdpa/fp16_ref.py). 8 bits: cuDNN's front end (scaled_dot_product_flash_attention.h, matmul_fp8.h), and for
-             the place of scale_s and descale_s sdpa/fp8_ref.py, which rounds exp(scores - max) * scale_s where the front
-             end rounds softmax * scale_s. hipDNN's CPU reference knows only masks, windows and groups of heads
+             (sdpa/fp16_ref.py). 8 bits: cuDNN's front end (scaled_dot_product_flash_attention.h, matmul_fp8.h); its
+             sdpa/fp8_ref.py rounds exp(scores - max) * scale_s where the front end rounds softmax * scale_s. hipDNN's
+             CPU reference knows only masks, windows and groups of heads
     """
 
     op = "sdpa"
@@ -224,22 +225,19 @@ class SdpaNode(AttentionNode):
                 )
 
     def _check_descales(self) -> None:
-        batch, q, k, v = self.score_dims[0], *(self.inputs[port].dims[1] for port in "qkv")
+        q, k, v = (self.inputs[port].dims[1] for port in "qkv")
         for port, heads in zip(_DESCALES, ((1, k, q), (1, k), (1, v)), strict=True):
             tensor = self.inputs.get(port)
             if tensor is None:
                 continue
-            batches = (1,) if self.is_paged(port[-1]) else (1, batch)
-            if tensor.rank != 4 or tensor.dims != (tensor.dims[0], tensor.dims[1], 1, 1):
-                fits = False
-            else:
-                fits = tensor.dims[0] in batches and tensor.dims[1] in heads
-            if not fits:
-                one_of = " or ".join(map(str, dict.fromkeys(batches))), " or ".join(map(str, dict.fromkeys(heads)))
-                raise self.fail(
-                    f"{port} '{tensor.name}' must have dims ({one_of[0]}, {one_of[1]}, 1, 1), one factor or one for each "
-                    f"sequence and head, got {tensor.dims}"
-                )
+            batches = (1,) if self.is_paged(port[-1]) else (1, self.score_dims[0])
+            if tensor.rank == 4 and tensor.dims in {(b, h, 1, 1) for b in batches for h in heads}:
+                continue
+            batch, head = (" or ".join(map(str, dict.fromkeys(sizes))) for sizes in (batches, heads))
+            raise self.fail(
+                f"{port} '{tensor.name}' must have dims ({batch}, {head}, 1, 1), one factor or one for each sequence "
+                f"and head, got {tensor.dims}"
+            )
 
     def _check_blocks(self) -> None:
         blocks = self.inputs.get("block_mask")

@@ -12,7 +12,18 @@ from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.targets.types import ELEMENT, TORCH_CODE, builtin_tensor
 
-__all__ = ["alibi", "bias_of", "cut", "dropout_of", "element", "factor_of", "length", "product_type", "rank_4", "visible"]
+__all__ = [
+    "alibi",
+    "bias_of",
+    "cut",
+    "dropout_of",
+    "element",
+    "factor_of",
+    "length",
+    "product_type",
+    "rank_4",
+    "visible",
+]
 
 
 def product_type(e: Emitter, node: AttentionNode, *types: DataType) -> DataType:

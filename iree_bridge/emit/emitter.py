@@ -139,9 +139,9 @@ class Emitter(Builder):
         if kept.is_float and not kept.is_small_float and value.dtype.is_float and value.dtype.eps < kept.eps:
             kept = value.dtype
         value = self.cast(value, kept)
-        if kept is not tensor.data_type and rounded.is_read_again(self.graph, tensor, self.target):
-            if not rounded.is_read_by_a_norm(self.graph, tensor):
-                value = self.cast(value, tensor.data_type)
+        is_read = kept is not tensor.data_type and rounded.is_read_again(self.graph, tensor, self.target)
+        if is_read and not rounded.is_read_by_a_norm(self.graph, tensor):
+            value = self.cast(value, tensor.data_type)
         self._values[tensor] = value
 
     def stored_beside(self, value: Value, tensor: TensorAttr) -> Value:

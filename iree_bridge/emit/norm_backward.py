@@ -14,7 +14,7 @@ from graph_api.ops.norm_backward import (
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.norm import inverse_root, number
 from iree_bridge.emit.pointwise import Elementwise
-from iree_bridge.emit.reduction import accumulator, mean, total
+from iree_bridge.emit.reduction import accumulator, mean, plus_nothing, total
 
 __all__ = ["batchnorm_backward", "trailing"]
 
@@ -108,11 +108,5 @@ def _alone(e: Emitter, value: Value) -> Value:
 
 
 def _terms(t: Elementwise, a: Value, b: Value) -> Value:
-    """``a * b`` for a sum, plus a zero that the compiler does not see.
-
-    Else the sum is a product of matrices for it. Of that the operands are computed for whole rows first, which on a GPU
-    takes more registers than there are; on a CPU it fails where both have a stride of 0 ("invalid accumulator/result
-    vector shape").
-    """
-    product = t.mul(a, b)
-    return t.add(product, t.e.barrier(t.e.splat(-0.0, (1,) * len(product.dims), t.dtype)))
+    """``a * b`` for a sum."""
+    return plus_nothing(t.e, t.mul(a, b))

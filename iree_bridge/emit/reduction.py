@@ -14,7 +14,7 @@ from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import TORCH_CODE
 
-__all__ = ["accumulator", "extreme", "mean", "reduction", "total"]
+__all__ = ["accumulator", "extreme", "mean", "plus_nothing", "reduction", "total"]
 
 
 @rule("reduction")
@@ -22,6 +22,8 @@ def reduction(e: Emitter, node: ReductionNode) -> None:
     """x is converted to the compute type, in which everything is done; y keeps the reduced dims as 1."""
     tensor, axes = node.inputs["x"], node.axes
     x = e.cast(e.again(tensor), node.compute) if _stands_apart(e, node) else e.read(tensor, node.compute)
+    if _is_like_a_product(e, node):
+        x = plus_nothing(e, x)
     if node.outputs["y"].volume == 1:
         # Of everything: the order of the terms is free, so it is that of memory, which needs no transposition.
         x, axes = e.permute(x, stride_order(tensor.dims, tensor.strides)), range(len(x.dims))
@@ -30,6 +32,25 @@ def reduction(e: Emitter, node: ReductionNode) -> None:
     if e.target.is_gpu and terms > _SHORT and not fills_waves(tensor.dims, node.axes) and _leads_to_reduction(e, node):
         y = e.barrier(y)
     e.write(node, "y", y)
+
+
+def _is_like_a_product(e: Emitter, node: ReductionNode) -> bool:
+    """Whether the compiler for a GPU may take the sum of a row for a product of matrices: see `plus_nothing`."""
+    made = next((other for other in e.graph.nodes if node.inputs["x"] in other.outputs.values()), None)
+    summed = node.attributes.mode in (ReductionMode.ADD, ReductionMode.AVG) and node.compute.is_float
+    several = made is not None and made.op == "pointwise" and len(made.inputs) > 1
+    return e.target.is_gpu and summed and several and fills_waves(node.inputs["x"].dims, node.axes)
+
+
+def plus_nothing(e: Emitter, x: Value) -> Value:
+    """Terms of a sum, plus a zero that the compiler does not see.
+
+    Else a sum of products is one of matrices for it. Of that the operands are computed for whole rows first, which on a
+    GPU takes more registers than there are; on a CPU it fails where both have a stride of 0 ("invalid
+    accumulator/result vector shape").
+    """
+    zero = e.barrier(e.splat(-0.0, (1,) * len(x.dims), x.dtype))
+    return e.op("aten.add.Tensor", x.dims, x.dtype, x, zero, 1)
 
 
 def _stands_apart(e: Emitter, node: ReductionNode) -> bool:

@@ -36,7 +36,7 @@ def sdpa(e: Emitter, node: SdpaNode) -> None:
 
 
 def _scaled_results(e: Emitter, node: SdpaNode, o: Value) -> dict[str, Value]:
-    """o, the sums of weights and values, times what their types are scaled with; its largest magnitude before scale_o."""
+    """o, of weights and values, times what their types are scaled with; its largest magnitude before scale_o."""
     t = Elementwise(e, node.compute)
     factor = factor_of(t, node, ("descale_v", "scale_s", "descale_s"), node.score_dims[1])
     o = o if factor is None else t.mul(o, factor)

@@ -39,5 +39,6 @@ def _decline_powers(node: SdpaNode) -> None:
         if tensor.data_type is DataType.FP8_E8M0:
             raise Decline(
                 "dtype",
-                f"{port} '{tensor.name}' is FP8_E8M0, which has powers of two alone; convert it with a pointwise IDENTITY",
+                f"{port} '{tensor.name}' is FP8_E8M0, which has powers of two alone; convert it with a pointwise "
+                "IDENTITY",
             )

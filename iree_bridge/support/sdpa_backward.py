@@ -42,6 +42,6 @@ def _decline_small_floats(node: SdpaBackwardNode) -> None:
         if tensor.data_type.is_small_float:
             raise Decline(
                 "dtype",
-                f"{port} '{tensor.name}' is {tensor.data_type.name}; gradients of attention are served of larger floats, "
-                "convert it with a pointwise IDENTITY",
+                f"{port} '{tensor.name}' is {tensor.data_type.name}; gradients of attention are served of larger "
+                "floats, convert it with a pointwise IDENTITY",
             )

@@ -1,4 +1,4 @@
-"""What training and quantisation fuse: gradients of activations, biases, residuals, rotations, scales around one operation.
+"""What training and quantisation fuse around one operation: activations, biases, residuals, rotations, scales.
 
 The builders take their sizes: the tables have small ones, ``tests/support/golden_graphs.py`` those of real layers.
 """
@@ -19,6 +19,7 @@ __all__ = [
     "activation_before_gradients",
     "activation_behind_dgrad",
     "convolution_quantized",
+    "gradient_and_sums",
     "linear",
     "linear_gradient",
     "linear_quantized",
@@ -27,6 +28,7 @@ __all__ = [
     "norm_scaled",
     "residual_norm",
     "rotary_attention",
+    "scaled_and_amax",
     "weight_gradient",
 ]
 
@@ -212,6 +214,31 @@ def norm_scaled(op: str, dtype: DataType, out: DataType, dims: Dims, *, amax: bo
     return g
 
 
+# ---- reductions of what is used elsewhere ---------------------------------------------------------------------------
+
+
+def scaled_and_amax(dtype: DataType, out: DataType, dims: Dims) -> Graph:
+    """gelu(x) times a factor, in 8 bits, and the largest magnitude before that."""
+    g = _graph(dtype)
+    y = g.pointwise(M.GELU_FWD, g.tensor("x", dim=dims))
+    ones = (1,) * len(dims)
+    most = g.reduction(y, mode=ReductionMode.AMAX).set_dim(ones).set_output(True)
+    most.set_name("amax").set_data_type(D.FLOAT)
+    factor = g.tensor("factor", dim=ones, data_type=D.FLOAT)
+    g.pointwise(M.MUL, y, factor).set_output(True).set_name("y").set_data_type(out)
+    return g
+
+
+def gradient_and_sums(dtype: DataType, dims: Dims, sums: Dims, *, stored: bool = True, then: bool = False) -> Graph:
+    """The gradient of a GELU and sums of it; ``stored``: it is a result; ``then``: what is made of it without sums."""
+    g = _graph(dtype)
+    dz = g.pointwise(M.GELU_BWD, g.tensor("dy", dim=dims), g.tensor("z", dim=dims)).set_output(stored).set_name("dz")
+    g.reduction(dz, mode=ReductionMode.ADD).set_dim(sums).set_output(True).set_name("sums").set_data_type(D.FLOAT)
+    if then:
+        g.pointwise(M.RELU_FWD, dz).set_output(True).set_name("relu")
+    return g
+
+
 # ---- attention -----------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +249,8 @@ def rotary_attention(dtype: DataType, heads: tuple[int, int], tokens: int, size:
     """
     g = _graph(dtype)
     q, k, v = (
-        g.tensor(name, dim=(batch, each, tokens, size)) for name, each in zip("qkv", (heads[0], *heads[1:] * 2))
+        g.tensor(name, dim=(batch, each, tokens, size))
+        for name, each in zip("qkv", (heads[0], heads[1], heads[1]), strict=True)
     )
     cos, sin = (g.tensor(name, dim=(1, 1, tokens, size), data_type=D.FLOAT) for name in ("cos", "sin"))
     halves = g.tensor("halves", dim=(1, 1, size, size))
@@ -336,6 +364,23 @@ def _quantisations() -> list[OpCase]:
     return [OpCase(name, build, _positive, fast=name in fast) for name, build in made.items()]
 
 
+def _reductions() -> list[OpCase]:
+    made: dict[str, Callable[[], Graph]] = {}
+    for dims in ((6, 64), (5, 33), (2, 3, 4, 16)):
+        shape = "x".join(map(str, dims))
+        for out in (D.FP8_E4M3, D.FP8_E5M2_FNUZ, D.HALF):
+            made[f"amax_{out.name.lower()}_{shape}"] = lambda t=out, d=dims: scaled_and_amax(D.HALF, t, d)
+        for name, sums in {"all": (1,) * len(dims), "rows": (*dims[:-1], 1), "columns": (1, *dims[1:])}.items():
+            for short, dtype in _TYPES.items():
+                made[f"sums_of_{name}_{short}_{shape}"] = lambda t=dtype, d=dims, s=sums: gradient_and_sums(t, d, s)
+            made[f"sums_of_{name}_virtual_{shape}"] = lambda d=dims, s=sums: gradient_and_sums(
+                D.HALF, d, s, stored=False, then=True
+            )
+            made[f"sums_of_{name}_alone_{shape}"] = lambda d=dims, s=sums: gradient_and_sums(D.HALF, d, s, stored=False)
+    fast = ("amax_fp8_e4m3_6x64", "sums_of_rows_f16_6x64")
+    return [OpCase(name, build, _positive, fast=name in fast) for name, build in made.items()]
+
+
 def _attention() -> list[OpCase]:
     rows: Sequence[tuple[str, DataType, tuple[int, int], int, int]] = [
         ("f16", D.HALF, (2, 2), 32, 16),
@@ -354,4 +399,4 @@ def _attention() -> list[OpCase]:
     ]
 
 
-CASES = [*_convolutions(), *_products(), *_norms(), *_quantisations(), *_attention()]
+CASES = [*_convolutions(), *_products(), *_norms(), *_quantisations(), *_reductions(), *_attention()]

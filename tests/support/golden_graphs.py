@@ -1,4 +1,4 @@
-"""The 93 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
+"""The 96 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
 
 from __future__ import annotations
 
@@ -360,6 +360,11 @@ _FUSED: dict[str, Callable[[], Graph]] = {
             f"{op}_fp8_amax_f16": lambda op=op: fusion.norm_scaled(op, D.HALF, D.FP8_E4M3_FNUZ, _ROWS),
         }.items()
     },
+    "matmul_fp8_e4m3_fnuz_amax": lambda: small_types.matmul_graph(
+        D.FP8_E4M3_FNUZ, D.FP8_E4M3_FNUZ, D.FP8_E4M3_FNUZ, (512, 4096, 1024), scaled=True, amax=True
+    ),
+    "gelu_fp8_amax_f16": lambda: fusion.scaled_and_amax(D.HALF, D.FP8_E4M3_FNUZ, _ROWS),
+    "gelu_gradient_row_sums_f16": lambda: fusion.gradient_and_sums(D.HALF, _ROWS, (512, 1)),
     "quantize_mxfp8_conv_relu_f16": lambda: fusion.convolution_quantized("mxfp8_e4m3", D.HALF, _LAYER, _FILTERS),
     "attention_rotary_f16": lambda: fusion.rotary_attention(D.HALF, (8, 8), 1024, 64),
 }

@@ -47,7 +47,9 @@ def _is_native(e: Emitter, node: ConvFpropNode) -> bool:
     x, w, y = node.inputs["x"], node.inputs["w"], node.outputs["y"]
     dims = math.prod(y.dims) // y.dims[1], y.dims[1], x.dims[1]
     point = all(size == 1 for size in w.dims[2:])
-    alike = is_usual(x) and (x.data_type is w.data_type if point else (is_usual(w) and is_channels_last(x) == is_channels_last(w)))
+    alike = is_usual(x) and (
+        x.data_type is w.data_type if point else (is_usual(w) and is_channels_last(x) == is_channels_last(w))
+    )
     plain = alike and x.physical.dense and w.physical.dense and node.groups == 1 and not node.attributes.is_mirrored
     return plain and products_fp8.is_native(e.target, x.data_type, w.data_type, dims, node.compute)
 
