@@ -57,10 +57,13 @@ def _stands_apart(e: Emitter, node: ReductionNode) -> bool:
     """Whether a GPU computes what is reduced again, or reads it, since something else uses it as well.
 
     Else the compiler makes it, stores it and reduces it in one kernel, which it cannot distribute where the terms are
-    many, or takes minutes for. What is made of sums of rows that fill waves joins their kernel, as in a softmax.
+    many, or takes minutes for. That kernel is right for sums of columns, which lie beside each other; and what is made
+    of sums of rows that fill waves joins theirs, as in a softmax.
     """
     tensor, made = node.inputs["x"], node.outputs["y"]
-    if not e.target.is_gpu or not any(tensor in other.outputs.values() for other in e.graph.nodes):
+    if not e.target.is_gpu or tensor.physical.order[-1] not in node.axes:
+        return False
+    if not any(tensor in other.outputs.values() for other in e.graph.nodes):
         return False
     others = [other for other in e.graph.nodes if tensor in other.inputs.values() and other is not node]
     behind = _made_of(e, made)

@@ -13,6 +13,9 @@ _SAMPLE = [
     ("conv_bias_relu_f16_nhwc", "gfx942"),
     ("matmul_bf16_bias_gelu", "gfx950"),
     ("attention_f16_causal", "gfx942"),
+    ("residual_rmsnorm_f16", "gfx942"),
+    ("gelu_fp8_amax_f16", "gfx942"),
+    ("conv_3x3_fp8_e4m3_fnuz_nhwc", "gfx942"),
 ]
 
 
