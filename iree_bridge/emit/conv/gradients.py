@@ -102,6 +102,8 @@ def _phase_filters(e: Emitter, node: ConvDgradNode, axes: Sequence[_Axis], w: Va
         swapped = e.permute(e.reshape(w, (groups, k // groups, *w.dims[1:])), (0, 2, 1, *range(3, 3 + rank)))
         return e.reshape(swapped, (groups * per_group, k // groups, *w.dims[2:]))
     order = node.inputs["w"].physical.order  # the kernel reads w as it lies in memory
+    if not e.target.is_gpu and not node.inputs["w"].physical.dense:
+        w = e.barrier(w)  # picked out of a buffer with gaps by computed positions, it does not compile
     text = _phase_filter_function(w, order, axes, groups, mirrored=node.attributes.is_mirrored)
     phases, taps = [len(axis.phases) for axis in axes], [axis.taps for axis in axes]
     made = e.call(text, [e.permute(w, order)], (groups, per_group, *phases, *taps, k // groups), w.dtype)
