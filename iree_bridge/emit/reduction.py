@@ -58,7 +58,7 @@ def _stands_apart(e: Emitter, node: ReductionNode) -> bool:
 
     Else the compiler makes it, stores it and reduces it in one kernel, which it cannot distribute where the terms are
     many, or takes minutes for. That kernel is right for sums of columns, which lie beside each other; and what is made
-    of sums of rows that fill waves joins theirs, as in a softmax.
+    of sums of rows joins theirs, as in a softmax.
     """
     tensor, made = node.inputs["x"], node.outputs["y"]
     if not e.target.is_gpu or tensor.physical.order[-1] not in node.axes:
@@ -67,7 +67,7 @@ def _stands_apart(e: Emitter, node: ReductionNode) -> bool:
         return False
     others = [other for other in e.graph.nodes if tensor in other.inputs.values() and other is not node]
     behind = _made_of(e, made)
-    joins = made.volume > 1 and fills_waves(tensor.dims, node.axes) and all(other in behind for other in others)
+    joins = made.volume > 1 and all(other in behind for other in others)
     return not tensor.is_virtual or (bool(others) and not joins)
 
 
