@@ -88,7 +88,7 @@ $(PY):
 	  "or virtualenv, then run make again" >&2; exit 1; fi
 
 # dev is a superset of demo and docs: with it in place these install nothing and run without a network.
-$(VENV)/.installed-%: pyproject.toml | $(PY)
+$(VENV)/.installed-%: pyproject.toml iree_bridge/runtime/host/launcher.c | $(PY)
 	@echo "installing fusilli-plugin[$*] into $(VENV) (about a minute the first time)"
 	@$(PIP) install --quiet --editable '.[$*]'
 	@touch $@

@@ -24,8 +24,10 @@ _spec.loader.exec_module(_build)  # by its path: the packages' dependencies are 
 
 SHIM = "fusilli_plugin/shim"
 CORE = "fusilli_plugin/emulator/core"
+LAUNCHER = "iree_bridge/runtime/host/launcher.c"
 MAKERS = {
     "fusilli_plugin.lib.libfusilli_plugin": _build.compile_shim,
+    "iree_bridge.runtime.host.lib.libfusilli_launcher": _build.compile_launcher,
     "fusilli_plugin.emulator.lib.libgfx_emulator": _build.compile_core,
 }
 
@@ -67,6 +69,7 @@ setup(
             depends=[f"{SHIM}/{name}" for name in _build.HEADERS],
             optional=True,  # a CompileError is a warning then
         ),
+        Extension("iree_bridge.runtime.host.lib.libfusilli_launcher", sources=[LAUNCHER], optional=True),
         Extension(
             "fusilli_plugin.emulator.lib.libgfx_emulator",
             sources=[f"{CORE}/core.c"],

@@ -64,7 +64,8 @@ def test_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     }
     assert any(name.endswith("LICENSE") for name in names)
     # both libraries, and the sources by which the second is known to be current
-    assert {"fusilli_plugin/lib/libfusilli_plugin.so", "fusilli_plugin/emulator/lib/libgfx_emulator.so"} <= set(names)
+    libraries = ("fusilli_plugin/lib/libfusilli_plugin.so", "fusilli_plugin/emulator/lib/libgfx_emulator.so")
+    assert {*libraries, "iree_bridge/runtime/host/lib/libfusilli_launcher.so"} <= set(names)
     assert {"fusilli_plugin/emulator/core/core.c", "fusilli_plugin/report/templates/page.html"} <= set(names)
 
 

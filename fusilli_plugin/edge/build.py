@@ -1,8 +1,8 @@
-"""Builds what is written in C, for wheels and, on demand, for source trees: the shim, and the emulator's core.
+"""Builds what is written in C, for wheels and, on demand, for source trees: shim, launcher, the emulator's core.
 
-The shim is the shared library that hipDNN and ONNX Runtime load. Needs nothing but a C compiler.
-``python -m fusilli_plugin.edge.build`` builds both libraries into this package; with ``--link`` it also makes
-``fusilli_plugin/edge/link.py`` anew, which a change of ``shim/link.h`` or ``shim/ort_link.h`` calls for.
+The shim is the shared library that hipDNN and ONNX Runtime load, the launcher runs compiled CPU code. Needs nothing but
+a C compiler. ``python -m fusilli_plugin.edge.build`` builds the libraries into the packages; with ``--link`` it also
+makes ``fusilli_plugin/edge/link.py`` anew, which a change of ``shim/link.h`` or ``shim/ort_link.h`` calls for.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from typing import Final
 
 __all__ = [
     "CORE_LIBRARY",
+    "LAUNCHER",
     "LIBRARY",
     "BuildError",
     "c_compiler",
     "compile_core",
+    "compile_launcher",
     "compile_shim",
     "core_version",
     "link_module",
@@ -43,6 +45,10 @@ _HARDENING: Final = ("-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3", "-fstack-protec
 # Unloading the library would leave Python with callbacks into nothing, so it stays mapped; see the shim.
 _LINK_FLAGS: Final = ("-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--as-needed", "-ldl")
 _TIMEOUT: Final = 300  # seconds
+
+_LAUNCHER_SOURCE: Final = _PACKAGE.parent / "iree_bridge" / "runtime" / "host" / "launcher.c"
+LAUNCHER: Final = _LAUNCHER_SOURCE.parent / "lib" / "libfusilli_launcher.so"
+"""Where the launcher lies; ``iree_bridge/runtime/host/library.py`` loads it from there."""
 
 _CORE: Final = _PACKAGE / "emulator" / "core"
 CORE_LIBRARY: Final = _PACKAGE / "emulator" / "lib" / "libgfx_emulator.so"
@@ -72,6 +78,17 @@ def compile_shim(output: Path = LIBRARY) -> Path:
     sources = (str(_SHIM / name) for name in SOURCES)
     command = [*compiler, *_FLAGS, *_HARDENING, f'-DFUSILLI_VERSION="{_version()}"', *sources]
     return _compile("the shim", command, _LINK_FLAGS, output)
+
+
+def compile_launcher(output: Path = LAUNCHER) -> Path:
+    """Compile the launcher to ``output``, in one step.
+
+    Raises:
+        BuildError: there is no C compiler, or it fails.
+    """
+    version = hashlib.sha256(_LAUNCHER_SOURCE.read_bytes()).hexdigest()
+    command = [*c_compiler(), *_FLAGS, *_HARDENING, f'-DLAUNCHER_VERSION="{version}"', str(_LAUNCHER_SOURCE)]
+    return _compile("the launcher of CPU code", command, _LINK_FLAGS, output)
 
 
 def compile_core(output: Path = CORE_LIBRARY) -> Path:
@@ -172,7 +189,7 @@ def main(arguments: list[str]) -> None:
     """Entry point of ``python -m fusilli_plugin.edge.build``."""
     if "--link" in arguments:
         (_PACKAGE / "edge" / "link.py").write_text(link_module(), encoding="utf-8")
-    sys.stdout.write(f"{compile_shim()}\n{compile_core()}\n")
+    sys.stdout.write(f"{compile_shim()}\n{compile_launcher()}\n{compile_core()}\n")
 
 
 if __name__ == "__main__":

@@ -446,7 +446,7 @@ def _memory(device: str) -> Memory:
         DeviceError: the device is not there.
     """
     word, _, index = str(device).partition(":")
-    if word in ("cpu", "cpu-sync", "cpu-task") and not index:
+    if word in ("cpu", "cpu-sync", "cpu-task", "cpu-iree") and not index:
         return HostMemory()
     gpus = {"hip": HipMemory, "hip-iree": HipMemory, "cuda": CudaMemory}
     if word in gpus and (not index or (index.isdecimal() and len(index) < 4)):

@@ -1,8 +1,8 @@
 """Devices: their names, what code they need, and the open HAL devices behind them.
 
-A name is ``cpu``, ``hip``, ``hip:1``, ``cuda``, ``cuda:0``; ``cpu-sync`` and ``cpu-task`` force one of the two CPU
-drivers, between which ``cpu`` chooses by the amount of work; ``hip-iree`` and ``hip-iree:1`` leave all launches to
-IREE's driver. Parsing a name opens nothing.
+A name is ``cpu``, ``hip``, ``hip:1``, ``cuda``, ``cuda:0``; ``cpu-sync`` works in the calling thread only, ``cpu-task``
+and ``cpu`` in several where that pays; ``cpu-iree``, ``hip-iree`` and ``hip-iree:1`` leave all launches to IREE's
+driver. Parsing a name opens nothing.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from iree_bridge.devices import cuda, hip
 from iree_bridge.devices.iree_runtime import HalDevice, HalDriver, get_driver, parse_flags, reason
 from iree_bridge.targets.target import Target
 
-__all__ = ["Device", "Driver", "Kind", "inherited_driver", "set_task_threads"]
+__all__ = ["Device", "Driver", "Kind", "inherited_driver", "set_task_threads", "task_threads"]
 
 _LOG: Final = logging.getLogger(__name__)
-_WORDS: Final = ("cpu", "cpu-sync", "cpu-task", "hip", "hip-iree", "cuda")
+_WORDS: Final = ("cpu", "cpu-sync", "cpu-task", "cpu-iree", "hip", "hip-iree", "cuda")
 _NAME: Final = re.compile(rf"({'|'.join(_WORDS)})(?::(\d{{1,3}}))?")
 # Each open HIP device pins 128 MiB of host memory and owns one stream, so the caller's streams are served by few.
 _MAX_OPEN: Final = 8
 
 Kind = Literal["cpu", "hip", "cuda"]
-Driver = Literal["local-sync", "local-task", "hip", "cuda"]
+Driver = Literal["local", "local-sync", "local-task", "hip", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Device:
     Attributes:
         kind: ``cpu``, ``hip`` or ``cuda``.
         index: number of the device among those of its kind.
-        driver: forced driver, or None: ``local-sync`` runs CPU code in the calling thread, ``local-task`` in a thread
-            pool, ``hip`` makes launches through IREE's driver that would not need it.
+        driver: forced driver, or None: ``local-sync`` runs CPU code in the calling thread, ``local-task`` in several;
+            ``local`` and ``hip`` make launches through IREE's drivers that would not need them.
         stream: the caller's stream (a ``hipStream_t`` or ``CUstream`` as an integer, 0 is the null stream). Work is
             enqueued there and not waited for (CUDA: see ``runtime``). None: calls return when their results are there.
     """
@@ -68,7 +68,7 @@ class Device:
         if word.startswith("cpu"):
             if match[2] and index:
                 raise ExecutionError(f"device {name!r} is not there: the CPU is one device, 'cpu'")
-            forced: dict[str, Driver | None] = {"cpu": None, "cpu-sync": "local-sync", "cpu-task": "local-task"}
+            forced = {name: driver for driver, name in _CPU_WORDS.items()}
             return Device("cpu", driver=forced[word]).on_stream(stream)
         if word == "hip-iree":
             return Device("hip", index, "hip").on_stream(stream)
@@ -170,12 +170,22 @@ class Device:
         if self.driver == "hip":
             return f"hip-iree:{self.index}"
         if self.kind == "cpu":
-            return {None: "cpu", "local-sync": "cpu-sync", "local-task": "cpu-task"}.get(self.driver, "cpu")
+            return _CPU_WORDS.get(self.driver, "cpu")
         return f"{self.kind}:{self.index}"
 
 
+_CPU_WORDS: Final[dict[Driver | None, str]] = {
+    None: "cpu", "local-sync": "cpu-sync", "local-task": "cpu-task", "local": "cpu-iree"
+}  # fmt: skip
+
+
+def task_threads() -> int:
+    """Number of threads that CPU work may use: what was set, or one for each processor that the process may use."""
+    return _process().threads or len(os.sched_getaffinity(0))
+
+
 def set_task_threads(count: int) -> None:
-    """Number of threads of the ``cpu-task`` driver; by default one for each processor that the process may use.
+    """Number of threads of CPU work that begins after this; by default one for each processor of the process.
 
     Raises:
         ExecutionError: ``count`` is not positive, or the driver has started with another number already.
@@ -208,7 +218,8 @@ class _Process:
         self._drivers: dict[Driver, HalDriver] = {}
         self._entered: set[str] = set()
         self._devices: OrderedDict[tuple[Driver, int, int | None], HalDevice] = OrderedDict()
-        self._threads: int | None = None
+        self.threads: int | None = None
+        self._pool_threads: int | None = None
 
     @property
     def used(self) -> frozenset[str]:
@@ -226,11 +237,12 @@ class _Process:
 
     def set_threads(self, count: int) -> None:
         with self._lock:
-            if "local-task" in self._drivers and count != self._threads:
+            if self._pool_threads not in (None, count):
                 raise ExecutionError(
-                    f"the thread pool runs with {self._threads} threads already; ask for {count} before its first use"
+                    f"the thread pool runs with {self._pool_threads} threads already; ask for {count} before its first "
+                    "use"
                 )
-            self._threads = count
+            self.threads = count
 
     def open(self, driver: Driver, index: int, stream: int | None) -> HalDevice:
         key = (driver, index, stream)
@@ -290,8 +302,8 @@ class _Process:
             if name == "hip":
                 parse_flags(*hip.driver_flags())
             if name == "local-task":
-                self._threads = self._threads or len(os.sched_getaffinity(0))
-                parse_flags(f"--task_topology_max_group_count={self._threads}", f"--task_worker_stack_size={_STACK}")
+                count = self._pool_threads = self.threads or len(os.sched_getaffinity(0))
+                parse_flags(f"--task_topology_max_group_count={count}", f"--task_worker_stack_size={_STACK}")
             driver = self._drivers[name] = get_driver(name)
         return driver
 

@@ -15,18 +15,18 @@ from graph_api.errors import ExecutionError
 from graph_api.graph import Arguments
 from graph_api.tensor import TensorAttr
 from iree_bridge.devices.buffers import StridedMemory
-from iree_bridge.devices.device import Device, Driver, inherited_driver
+from iree_bridge.devices.device import Device, Driver, inherited_driver, task_threads
 from iree_bridge.devices.iree_runtime import VmModule, reason
 from iree_bridge.runtime.arguments import Argument, PackReader
 from iree_bridge.runtime.launch_state import Key, LanePool
-from iree_bridge.runtime.program import DirectProgram, Program, load_module, workspace_size
+from iree_bridge.runtime.program import DirectProgram, HostProgram, Program, load_module, workspace_size
 
 __all__ = ["BoundCall", "Executable"]
 
 _LOG: Final = logging.getLogger(__name__)
 _MAX_STREAMS: Final = 8
-# Handing work to the thread pool and back costs 10 to 20 us, more when the machine is busy. Measured on 2 cores: one
-# does about 20 GFLOP/s in matrix products and streams about 20 GB/s; the pool pays from about 100 us of work on.
+# A first guess of what one core does: about 20 GFLOP/s in matrix products, and it streams about 20 GB/s. Handing work
+# to IREE's thread pool and back costs 10 to 20 us, more when the machine is busy: it pays from 100 us of work on.
 _FLOPS_PER_S: Final = 20e9
 _BYTES_PER_S: Final = 20e9
 _POOL_PAYS_FROM_S: Final = 100e-6
@@ -56,23 +56,23 @@ class Executable:
             arguments: ``graph.arguments()`` of the graph that the code was compiled from.
             code: VMFB bytes for ``device.target``.
             device: where to run.
-            flops: floating-point operations of one run, if known; decides whether ``cpu`` uses its thread pool.
+            flops: floating-point operations of one run, if known; a first guess of how many threads pay on ``cpu``.
 
         Raises:
             ExecutionError: the device is not there, or the code does not load on it; or IREE's driver would launch it
                 on a HIP stream that is being captured.
         """
         arguments = Arguments(*arguments)
-        self._setup(arguments, load_module(code), code, device, _cpu_driver(arguments, flops))
+        self._setup(arguments, load_module(code), code, device, _expected_seconds(arguments, flops))
 
-    def _setup(self, arguments: Arguments, module: VmModule, code: bytes, device: Device, driver: Driver) -> None:
+    def _setup(self, arguments: Arguments, module: VmModule, code: bytes, device: Device, expected: float) -> None:
         self.outputs: tuple[TensorAttr, ...] = tuple(arguments.outputs)
         self.inputs: tuple[TensorAttr, ...] = tuple(arguments.inputs)
         self.device = device
         self.workspace_size = workspace_size(module)
         self._module = module
         self._code = code
-        self._cpu_driver: Driver = driver
+        self._expected_seconds = expected
         self._arguments = (
             *(Argument(tensor, is_output=True) for tensor in self.outputs),
             *(Argument(tensor, is_output=False) for tensor in self.inputs),
@@ -86,14 +86,14 @@ class Executable:
 
     def _load(self) -> None:
         self._in_driver = False
-        self._program = self._direct_program() or self._hal_program()
+        self._program = self._direct_program() or self._host_program() or self._hal_program()
         self._pool = LanePool(self._program)
         # Threads and GPU contexts do not survive a fork; a driver that works in the calling thread does.
         self._pid = None if self._program.synchronous else os.getpid()
         self._broken = False
 
     def _hal_program(self) -> Program:
-        driver = inherited_driver(self.device.driver or self._cpu_driver) if self.device.kind == "cpu" else None
+        driver = inherited_driver(self._cpu_driver()) if self.device.kind == "cpu" else None
         if self.device.kind == "hip":
             self._in_driver = True
             self._refuse_capture()
@@ -126,6 +126,29 @@ class Executable:
             _LOG.info("%r is launched by IREE's driver: its launches cannot be recorded: %s", self, error)
             return None
         return DirectProgram(self.device, self._arguments, self.workspace_size, loaded)
+
+    def _host_program(self) -> HostProgram | None:
+        """On the CPU: runs without IREE's driver, if what the code does can be recorded."""
+        if self.device.kind != "cpu" or self.device.driver == "local":
+            return None
+        from iree_bridge.runtime.host.launching import load  # CPU only
+        from iree_bridge.runtime.recorded.recording import UnrecordableError
+
+        sizes = [argument.nbytes for argument in self._arguments]
+        try:
+            loaded = load(self._code, sizes, self.workspace_size, self._expected_seconds)
+        except UnrecordableError as error:
+            _LOG.info("%r is run by IREE's driver: %s", self, error)
+            return None
+        threads = 1 if self.device.driver == "local-sync" else task_threads()
+        return HostProgram(self.device, self._arguments, self.workspace_size, loaded, threads)
+
+    def _cpu_driver(self) -> Driver:
+        """The driver of IREE that is asked for, or that is faster: in this thread, or in a pool that costs time."""
+        if self.device.driver in ("local-sync", "local-task"):
+            return self.device.driver
+        pays = task_threads() > 1 and self._expected_seconds >= _POOL_PAYS_FROM_S
+        return "local-task" if pays else "local-sync"
 
     @property
     def keeps_memory(self) -> bool:
@@ -209,7 +232,7 @@ class Executable:
             if other is None:
                 other = Executable.__new__(Executable)
                 arguments = Arguments(self.outputs, self.inputs)
-                other._setup(arguments, self._module, self._code, self.device.on_stream(stream), self._cpu_driver)
+                other._setup(arguments, self._module, self._code, self.device.on_stream(stream), self._expected_seconds)
                 self._streams[stream] = other
                 if len(self._streams) > _MAX_STREAMS:
                     self._streams.popitem(last=False)
@@ -353,10 +376,7 @@ def _bound_launch(executable: Executable, key: Key) -> Callable[[], None]:
     return checked_launch
 
 
-def _cpu_driver(arguments: Arguments, flops: int | None) -> Driver:
-    """The CPU driver that runs a graph faster: in the calling thread, or in a thread pool that costs time to use."""
-    if len(os.sched_getaffinity(0)) < 2:
-        return "local-sync"
+def _expected_seconds(arguments: Arguments, flops: int | None) -> float:
+    """What a run takes in one thread, roughly."""
     moved = sum(tensor.nbytes for tensors in arguments for tensor in tensors)
-    seconds = max((flops or 0) / _FLOPS_PER_S, moved / _BYTES_PER_S)
-    return "local-task" if seconds >= _POOL_PAYS_FROM_S else "local-sync"
+    return max((flops or 0) / _FLOPS_PER_S, moved / _BYTES_PER_S)

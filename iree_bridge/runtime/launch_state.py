@@ -25,12 +25,12 @@ from iree_bridge.devices.iree_runtime import (
     VmVariantList,
 )
 from iree_bridge.runtime.arguments import Argument, check_outputs_apart
-from iree_bridge.runtime.program import DirectProgram, Program
+from iree_bridge.runtime.program import DirectProgram, HostProgram, Program
 
 if TYPE_CHECKING:
     from iree_bridge.runtime.recorded.launching import DeviceMemory, Staged
 
-__all__ = ["DirectLane", "GpuLane", "HostLane", "Key", "Lane", "LanePool"]
+__all__ = ["DirectLane", "DriverLane", "GpuLane", "HostLane", "Key", "Lane", "LanePool"]
 
 Key = tuple[int, ...]
 """The pointer of each argument; after them, unless both are 0: workspace pointer, bit mask of host memory on a GPU."""
@@ -201,25 +201,79 @@ class _HalLane(Lane):
         return self.program.hal.allocator.allocate_buffer(memory, usage, nbytes)
 
 
-class HostLane(_HalLane):
-    """A lane of a CPU driver."""
+class _HostScratch:
+    """Scratch memory of a lane of the CPU, for buffers that cannot be used as they are."""
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self._scratch: dict[int, np.ndarray] = {}
+    def __init__(self, arguments: tuple[Argument, ...]) -> None:
+        self._arguments = arguments
+        self._blocks: dict[int, np.ndarray] = {}
+
+    def stage(self, pointers: list[int], staged: Sequence[bool]) -> tuple[_HostCopy, ...]:
+        """The copies of the buffers that are ``staged``, which get the addresses of scratch memory in ``pointers``."""
+        copies = []
+        for index, argument in enumerate(self._arguments):
+            if staged[index]:
+                block = self._blocks.get(index)
+                if block is None:
+                    block = self._blocks[index] = _block(argument.nbytes)
+                read, written = not argument.is_output or argument.has_gaps, argument.is_output
+                scratch = _aligned(block)
+                copies.append(_HostCopy(block, scratch, pointers[index], argument.nbytes, read, written))
+                pointers[index] = scratch
+        return tuple(copies)
+
+
+def _block(nbytes: int) -> np.ndarray:
+    return np.zeros(nbytes + ALIGNMENT, np.uint8)
+
+
+def _aligned(block: np.ndarray) -> int:
+    address = block.ctypes.data
+    return address + -address % ALIGNMENT
+
+
+class HostLane(Lane):
+    """A lane of the CPU that runs recorded commands."""
+
+    def __init__(self, program: HostProgram) -> None:
+        super().__init__(program.arguments)
+        self.program = program
+        self._scratch = _HostScratch(program.arguments)
+        self._workspace: np.ndarray | None = None
+        self._temporaries: list[tuple[int, object]] | None = None
 
     def prepare(self, key: Key) -> Callable[[], None]:
         """See ``Lane``."""
         program = self.program
         pointers, workspace, _ = self._parts(key)
-        copies = []
-        for index, staged in enumerate(self._staged(pointers)):
-            if staged:
-                argument = program.arguments[index]
-                block, scratch = self._scratch_memory(index)
-                read, written = not argument.is_output or argument.has_gaps, argument.is_output
-                copies.append(_HostCopy(block, scratch, pointers[index], argument.nbytes, read, written))
-                pointers[index] = scratch
+        copies = self._scratch.stage(pointers, self._staged(pointers))
+        if self._temporaries is None:
+            self._temporaries = program.loaded.temporaries()
+        own = [self._workspace_address(workspace), *(address for address, _ in self._temporaries)]
+        kept = self._workspace, self._temporaries
+        return _with_copies(program.loaded.prepare((*pointers, *own), program.threads, kept), copies)
+
+    def _workspace_address(self, given: int) -> int:
+        size = self.program.workspace_size
+        if not size or (given and given % ALIGNMENT == 0):
+            return given
+        if self._workspace is None:
+            self._workspace = _block(size)
+        return _aligned(self._workspace)
+
+
+class DriverLane(_HalLane):
+    """A lane of a CPU driver of IREE."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._scratch = _HostScratch(program.arguments)
+
+    def prepare(self, key: Key) -> Callable[[], None]:
+        """See ``Lane``."""
+        program = self.program
+        pointers, workspace, _ = self._parts(key)
+        copies = self._scratch.stage(pointers, self._staged(pointers))
         buffers = [
             import_pointer(program.hal, pointer, argument.nbytes, on_gpu=False)
             for pointer, argument in zip(pointers, program.arguments, strict=True)
@@ -228,18 +282,15 @@ class HostLane(_HalLane):
             # This driver does all work before the call returns, so the asynchronous entry with nothing to wait for and
             # nothing to signal is complete when it returns, and saves the making of a semaphore.
             items = self._argument_list(buffers, workspace, HalFence(0), HalFence(0))
-            invoke = partial(program.context.invoke, program.async_function, items, _NO_RESULTS)
+            function = program.async_function
         else:
             items = self._argument_list(buffers, workspace)
-            invoke = partial(program.context.invoke, program.function, items, _NO_RESULTS)
-        return partial(_run_staged, invoke, tuple(copies)) if copies else invoke
+            function = program.function
+        return _with_copies(partial(program.context.invoke, function, items, _NO_RESULTS), copies)
 
-    def _scratch_memory(self, index: int) -> tuple[np.ndarray, int]:
-        block = self._scratch.get(index)
-        if block is None:
-            block = self._scratch[index] = np.zeros(self.program.arguments[index].nbytes + ALIGNMENT, np.uint8)
-        address = block.ctypes.data
-        return block, address + -address % ALIGNMENT
+
+def _with_copies(invoke: Callable[[], None], copies: tuple[_HostCopy, ...]) -> Callable[[], None]:
+    return partial(_run_staged, invoke, copies) if copies else invoke
 
 
 def _run_staged(invoke: Callable[[], None], copies: tuple[_HostCopy, ...]) -> None:
@@ -371,7 +422,7 @@ class LanePool:
         idle: lanes that no launch uses. ``pop`` one (or make a new one), ``append`` it when its launch has succeeded.
     """
 
-    def __init__(self, program: Program | DirectProgram) -> None:
+    def __init__(self, program: Program | DirectProgram | HostProgram) -> None:
         self._program = program
         self.idle: list[Lane] = []
 
@@ -379,4 +430,6 @@ class LanePool:
         """A lane that is in no pool."""
         if isinstance(self._program, DirectProgram):
             return DirectLane(self._program)
-        return GpuLane(self._program) if self._program.device.is_gpu else HostLane(self._program)
+        if isinstance(self._program, HostProgram):
+            return HostLane(self._program)
+        return GpuLane(self._program) if self._program.device.is_gpu else DriverLane(self._program)

@@ -10,9 +10,10 @@ from iree_bridge.devices.iree_runtime import INSTANCE, VmContext, VmFunction, Vm
 from iree_bridge.runtime.arguments import Argument
 
 if TYPE_CHECKING:
+    from iree_bridge.runtime.host.launching import HostCode
     from iree_bridge.runtime.recorded.launching import LoadedCode
 
-__all__ = ["DirectProgram", "Program", "load_module", "workspace_size"]
+__all__ = ["DirectProgram", "HostProgram", "Program", "load_module", "workspace_size"]
 
 _MAIN: Final = "main"
 _ASYNC: Final = "main$async"
@@ -106,6 +107,31 @@ class DirectProgram:
         self.workspace_size = workspace_bytes
         self.loaded = loaded
         self.waits = device.stream is None
+
+
+class HostProgram:
+    """Code for the CPU whose commands are recorded, so that IREE's driver has no part in them.
+
+    Attributes:
+        device: where it runs.
+        arguments: outputs, then inputs.
+        workspace_size: bytes.
+        loaded: the recorded code.
+        threads: that a run may use at most.
+        synchronous, waits: as for `Program`.
+    """
+
+    synchronous: Final = True
+    waits: Final = False
+
+    def __init__(
+        self, device: Device, arguments: tuple[Argument, ...], workspace_bytes: int, loaded: HostCode, threads: int
+    ) -> None:
+        self.device = device
+        self.arguments = arguments
+        self.workspace_size = workspace_bytes
+        self.loaded = loaded
+        self.threads = threads
 
 
 def _function(module: VmModule, name: str) -> VmFunction:

@@ -205,7 +205,11 @@ def _layouts() -> list[OpCase]:
         for direction in _DIRECTIONS
     ]
     gaps = {"x": (256, 64, 16, 2), "w": (72, 24, 8, 2), "y": (512, 64, 16, 2)}
-    cases += [OpCase(f"layout_mirrored_{d}", lambda d=d: _strided(d, _MIRRORED, **gaps)) for d in _DIRECTIONS]
+    cases += [
+        OpCase(f"layout_{name}_{d}", lambda d=d, mode=mode: _strided(d, mode, **gaps), fast=d == "dgrad")
+        for name, mode in (("mirrored", _MIRRORED), ("spread", ConvolutionMode.CROSS_CORRELATION))
+        for d in _DIRECTIONS
+    ]
     repeated = {"fprop": {"x": (60, 0, 5, 1)}, "dgrad": {"y": (0, 20, 5, 1)}, "wgrad": {"y": (0, 0, 0, 0)}}
     return [*cases, *(OpCase(f"layout_stride_0_{d}", lambda d=d: _strided(d, **repeated[d])) for d in _DIRECTIONS)]
 

@@ -388,7 +388,7 @@ def test_threads_share_a_bound_call() -> None:
     ("flops", "nbytes", "driver"),
     [(None, 64, "local-sync"), (10**6, 64, "local-sync"), (10**8, 64, "local-task"), (None, 1 << 24, "local-task")],
 )
-def test_small_work_stays_in_the_calling_thread(
+def test_small_work_does_not_go_to_irees_thread_pool(
     flops: int | None, nbytes: int, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
@@ -397,7 +397,7 @@ def test_small_work_stays_in_the_calling_thread(
     code = vmfb.compiled(vmfb.ADD).read_bytes()
 
     def chosen() -> str | None:
-        program = Executable(arguments, code, Device.parse("cpu"), flops=flops)._program
+        program = Executable(arguments, code, Device.parse("cpu-iree"), flops=flops)._program
         assert isinstance(program, Program)
         return program.driver
 

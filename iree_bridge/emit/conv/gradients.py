@@ -79,6 +79,10 @@ def _axis(a: ConvAttributes, axis: int, window: int, size: int) -> _Axis:
 def conv_dgrad(e: Emitter, node: ConvDgradNode) -> None:
     """A stride-1 convolution of dy with the transposed, mirrored filter; under a stride, one per phase of dx."""
     dy, w = operands(e, node, "dy", "w")
+    if not node.inputs["w"].physical.dense:
+        w = e.barrier(
+            w
+        )  # picking elements out of a buffer with gaps and rearranging them in one kernel fails on the CPU
     dx, a = node.outputs["dx"], node.attributes
     axes = [_axis(a, i, window, size) for i, (window, size) in enumerate(zip(w.dims[2:], dx.dims[2:], strict=True))]
     kernel = _phase_filters(e, node, axes, w)
@@ -102,8 +106,6 @@ def _phase_filters(e: Emitter, node: ConvDgradNode, axes: Sequence[_Axis], w: Va
         swapped = e.permute(e.reshape(w, (groups, k // groups, *w.dims[1:])), (0, 2, 1, *range(3, 3 + rank)))
         return e.reshape(swapped, (groups * per_group, k // groups, *w.dims[2:]))
     order = node.inputs["w"].physical.order  # the kernel reads w as it lies in memory
-    if not e.target.is_gpu and not node.inputs["w"].physical.dense:
-        w = e.barrier(w)  # picked out of a buffer with gaps by computed positions, it does not compile
     text = _phase_filter_function(w, order, axes, groups, mirrored=node.attributes.is_mirrored)
     phases, taps = [len(axis.phases) for axis in axes], [axis.taps for axis in axes]
     made = e.call(text, [e.permute(w, order)], (groups, per_group, *phases, *taps, k // groups), w.dtype)

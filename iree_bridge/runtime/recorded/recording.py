@@ -5,19 +5,29 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from iree_bridge.runtime.recorded.flatbuffer import Table
 from iree_bridge.runtime.recorded.interpreter import Interpreter, UnknownInstructionError
 from iree_bridge.runtime.recorded.module import read_module
 
-__all__ = ["ArgumentOffset", "Copy", "Fill", "Kernel", "Launch", "Recording", "UnrecordableError", "record"]
+__all__ = [
+    "HIP",
+    "ArgumentOffset",
+    "CodeFormat",
+    "Copy",
+    "Fill",
+    "Kernel",
+    "Launch",
+    "Recording",
+    "UnrecordableError",
+    "record",
+]
 
 _INIT: Final = "__init"
 _ENTRY: Final = "main$async"
 _FILE_HEADER: Final = 64  # bytes before the FlatBuffer of an executable: magic, version, size, reserved
 _MAGIC: Final = b"HIP1"
-_FORMAT: Final = b"rocm-hsaco-fb"
 _WIDTHS: Final = (1, 2, 4)
 _MAX_TEMPORARIES: Final = 64
 _MAX_WORD: Final = 1 << 12  # bytes of a name
@@ -39,13 +49,32 @@ class ArgumentOffset:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel in one of the images; threads of a block; how many pointers and 32-bit numbers it takes."""
+    """A kernel in one of the images: its name, threads of a block, how many pointers and 32-bit numbers it takes.
+
+    ``ordinal`` is its number in an image that is not asked by name.
+    """
 
     image: int
     name: str
     block: tuple[int, int, int]
     pointers: int
     numbers: int
+    ordinal: int = 0
+
+
+class CodeFormat(NamedTuple):
+    """Code for a kind of device, as a host program holds it.
+
+    Attributes:
+        device: what the program asks whether the device is.
+        name: of the format.
+        read: from an executable's data and the number of its first image, the images and the kernels in them. Raises
+            UnrecordableError, or what reading damaged data raises.
+    """
+
+    device: bytes
+    name: bytes
+    read: Callable[[memoryview, int], tuple[list[Any], list[Kernel]]]
 
 
 @dataclass(frozen=True)
@@ -85,14 +114,14 @@ class Recording:
     """All that a launch does, in order; each command sees what the ones before it wrote.
 
     Attributes:
-        images: code objects for the device.
+        images: code for the device, as its format's ``read`` gave it: bytes of code objects on HIP.
         commands: what is done.
         temporaries: bytes of further memory, each an argument after the workspace. Nobody else may use it until the
             launch is done.
         contents: what some of these hold from the start, by their place among them: constants, which nothing writes.
     """
 
-    images: tuple[bytes, ...]
+    images: tuple[Any, ...]
     commands: tuple[Command, ...]
     temporaries: tuple[int, ...] = ()
     contents: Mapping[int, bytes] = field(default_factory=dict)
@@ -103,18 +132,19 @@ class Recording:
         return tuple(dict.fromkeys(each.kernel for each in self.commands if isinstance(each, Launch)))
 
 
-def record(code: bytes, sizes: Sequence[int], workspace: int) -> Recording:
+def record(code: bytes, sizes: Sequence[int], workspace: int, form: CodeFormat | None = None) -> Recording:
     """What a launch of compiled code does.
 
     Args:
-        code: VMFB bytes for an AMD GPU.
+        code: VMFB bytes.
         sizes: bytes of each argument of the entry function, outputs first.
         workspace: bytes of its workspace.
+        form: of the code in it; default: `HIP`.
 
     Raises:
         UnrecordableError: more than can be recorded, or the code is not understood.
     """
-    recorder = _Recorder((*sizes, workspace), len(code))
+    recorder = _Recorder((*sizes, workspace), len(code), form or HIP)
     try:
         interpreter = Interpreter(read_module(code), recorder.functions())
         interpreter.call(_INIT)
@@ -161,16 +191,18 @@ class _Recorder:
 
     Args:
         sizes: bytes of each argument.
-        image_bytes: how many bytes all images may have: those of the code that holds them.
+        code_bytes: how many bytes all images, and all constants, may have: those of the code that holds them.
+        form: of the images.
     """
 
-    def __init__(self, sizes: Sequence[int], image_bytes: int) -> None:
+    def __init__(self, sizes: Sequence[int], code_bytes: int, form: CodeFormat) -> None:
         self.arguments = len(sizes)
-        self._image_bytes = self._constant_bytes = image_bytes
+        self._form = form
+        self._image_bytes = self._constant_bytes = code_bytes
         self._exports = 0
         self.temporaries: list[int] = []
         self.contents: dict[int, bytes] = {}
-        self.images: list[bytes] = []
+        self.images: list[Any] = []
         self.kernels: list[Kernel] = []
         self.commands: list[Command] = []
 
@@ -212,23 +244,24 @@ class _Recorder:
     def query(self, device: object, category: memoryview, key: memoryview) -> tuple[int, int]:
         """The program asks whether this is a device that it was compiled for."""
         asked = _word(category), _word(key)
-        if asked in ((b"hal.device.id", b"hip"), (b"hal.executable.format", _FORMAT)):
+        if asked in ((b"hal.device.id", self._form.device), (b"hal.executable.format", self._form.name)):
             return 1, 1
         return _refuse(f"a question about the device: {asked}")
 
     def create_executable(
         self, device: object, affinity: int, form: memoryview, data: memoryview, constants: object
     ) -> _Executable:
-        if _word(form) != _FORMAT or bytes(data[:4]) != _MAGIC or constants is not None:
+        if _word(form) != self._form.name or constants is not None:
             _refuse("an executable of another format")
-        table = Table.root(data[_FILE_HEADER:])
-        base, exports, modules = len(self.images), table.tables(0), table.tables(1)
-        self._exports += len(exports) + len(modules) + 1
-        self._image_bytes -= sum(module.length(0) for module in modules)
-        if self._image_bytes < 0 or self._exports > _MAX_KERNELS:
+        self._image_bytes -= len(data)
+        if self._image_bytes < 0:
             _refuse("more code for the device than there is")
-        self.images.extend(bytes(module.data(0)) for module in modules)
-        kernels = [_kernel(export, base) for export in exports]
+        base = len(self.images)
+        images, kernels = self._form.read(data, base)
+        self._exports += len(images) + len(kernels) + 1
+        self.images.extend(images)
+        if self._exports > _MAX_KERNELS:
+            _refuse("more kernels than a graph has")
         if any(not base <= kernel.image < len(self.images) for kernel in kernels):
             _refuse("a kernel without an image")
         return _Executable({kernel.name.encode(): kernel for kernel in kernels})
@@ -332,6 +365,17 @@ def _word(data: memoryview) -> bytes:
     return bytes(data)
 
 
+def _read_hip(data: memoryview, first: int) -> tuple[list[Any], list[Kernel]]:
+    if bytes(data[:4]) != _MAGIC:
+        _refuse("an executable of another format")
+    table = Table.root(data[_FILE_HEADER:])
+    modules = table.tables(1)
+    if sum(module.length(0) for module in modules) > len(data) or len(modules) > _MAX_KERNELS:
+        _refuse("more code for the device than there is")
+    images = [bytes(module.data(0)) for module in modules]
+    return images, [_kernel(export, first) for export in table.tables(0)]
+
+
 def _kernel(export: Table, base: int) -> Kernel:
     block = export.numbers(2, "III")
     if len(block) != 3 or export.number(3, "I"):
@@ -343,6 +387,10 @@ def _kernel(export: Table, base: int) -> Kernel:
         pointers=export.length(5),
         numbers=export.number(4, "I"),
     )
+
+
+HIP: Final = CodeFormat(b"hip", b"rocm-hsaco-fb", _read_hip)
+"""Code for AMD GPUs."""
 
 
 def _part(buffer: _Buffer, offset: int, nbytes: int) -> _Buffer:

@@ -84,7 +84,7 @@ class TestTheRecorder:
 
     @pytest.fixture
     def calls(self) -> Any:
-        recorder = recording_module._Recorder((256, 256, 128), 0)
+        recorder = recording_module._Recorder((256, 256, 128), 0, recording_module.HIP)
         functions = recorder.functions()
 
         def call(name: str, *arguments: Any) -> Any:

@@ -70,7 +70,7 @@ def test_a_function_that_calls_itself() -> None:
 
 
 def test_a_command_buffer_that_is_run_again_and_again() -> None:
-    functions = recording_module._Recorder((256, 0), 0).functions()
+    functions = recording_module._Recorder((256, 0), 0, recording_module.HIP).functions()
     commands = functions["hal.command_buffer.create"](None, 0, 0, -1, 0)
     buffer = recording_module._Buffer(0, 0, 256)
     for _ in range(1000):
@@ -86,7 +86,7 @@ def test_a_command_buffer_that_is_run_again_and_again() -> None:
 def test_device_code_that_is_made_twice() -> None:
     """Images are copied out of the code, so together they cannot be larger; here the code of one is made for ever."""
     code = vmfb.compiled(vmfb.ADD, "gfx942").read_bytes()
-    recorder = recording_module._Recorder((64, 64, 64, 0), len(code))
+    recorder = recording_module._Recorder((64, 64, 64, 0), len(code), recording_module.HIP)
     functions = recorder.functions()
     create = functions["hal.executable.create"]
 
@@ -100,7 +100,7 @@ def test_device_code_that_is_made_twice() -> None:
 
 
 def test_names_are_short() -> None:
-    functions = recording_module._Recorder((), 0).functions()
+    functions = recording_module._Recorder((), 0, recording_module.HIP).functions()
     with pytest.raises(UnrecordableError, match="a name of 5000 bytes"):
         functions["hal.device.query.i64"](None, memoryview(bytes(5000)), memoryview(b"x"))
 
