@@ -16,8 +16,9 @@ from fusilli_plugin.engine.plan import FusilliPlan
 from hipdnn_backend.offload import Model
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.frontend import prepare
-from hipdnn_backend.offload.frontend.graph import OnnxGraph, captures, operator_of, subgraphs
+from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, OnnxGraph, captures, operator_of, subgraphs
 from hipdnn_backend.offload.frontend.shapes import inferred_model
+from hipdnn_backend.offload.frontend.small_types import SMALL
 from hipdnn_backend.offload.program.program import Execute
 from hipdnn_backend.offload.program.runner import Prepared
 from hipdnn_backend.onnx_op import RANDOM
@@ -141,9 +142,9 @@ def check_model(
         inputs: that the model was loaded with.
 
     Raises:
-        OffloadError: ONNX Runtime does not run the model, or every result is random.
+        OffloadError: ONNX Runtime does not run the model, or gives no value of it, or every result is random.
     """
-    graph = prepare(source, dims=dims, inputs=inputs, strict=False)
+    graph = _comparable(source, dims, inputs)
     names = {output.name: output.value for output in graph.outputs}
     random = {node.name: operator_of(node) for node in graph.nodes if _is_random(node)}
     depending = {value: _dims(graph, value) for value in _depending(graph.nodes, random.keys())}
@@ -172,7 +173,16 @@ def check_model(
     checked = Checked(tuple(findings), random)
     if random and not findings:
         raise OffloadError(f"nothing can be compared: every result depends on {checked.random_nodes}")
+    if not findings:
+        raise OffloadError("nothing can be compared: ONNX Runtime gives no value of the model as an array of numpy's")
     return checked
+
+
+def _comparable(source: Any, dims: Mapping[str, int] | None, inputs: Mapping[str, Any] | None) -> OnnxGraph:
+    """The model as it was compiled, but for nodes that became what ONNX does not have: they stay as they were."""
+    graph = prepare(source, dims=dims, inputs=inputs, strict=False)
+    left = {node.name for node in graph.nodes if node.domain == TORCH_DOMAIN}
+    return prepare(source, dims=dims, inputs=inputs, left=left, strict=False) if left else graph
 
 
 def _is_random(node: onnx.NodeProto) -> bool:
@@ -216,7 +226,7 @@ def _reference(
     proto.graph.node.extend(kept)
     inferred = inferred_model(proto)
     types = {info.name: info.type for info in (*inferred.graph.value_info, *inferred.graph.output)}
-    known = [name for name in wanted if types.get(name) is not None and types[name].HasField("tensor_type")]
+    known = [name for name in wanted if _has_arrays(types.get(name))]
     if not known:
         return _Values({}, made_by, readers, random)
     del proto.graph.output[:]
@@ -234,6 +244,11 @@ def _reference(
         raise OffloadError(f"ONNX Runtime does not run this model, so nothing can be compared: {error}") from error
     found = {name: array for name, array in zip(known, arrays, strict=True) if isinstance(array, np.ndarray)}
     return _Values(found, made_by, readers, random)
+
+
+def _has_arrays(type_: onnx.TypeProto | None) -> bool:
+    """Whether ONNX Runtime gives a value as an array of numpy's."""
+    return type_ is not None and type_.HasField("tensor_type") and type_.tensor_type.elem_type not in SMALL
 
 
 def _name_apart(nodes: Iterable[onnx.NodeProto], prefix: str = "") -> None:

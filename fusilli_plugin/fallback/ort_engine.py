@@ -59,7 +59,9 @@ _ELEMENTS: Final[Mapping[str, tuple[int, int]]] = {
     "tensor(uint64)": (13, 8),
     "tensor(bfloat16)": (16, 2),
     "tensor(float8e4m3fn)": (17, 1),
+    "tensor(float8e4m3fnuz)": (18, 1),
     "tensor(float8e5m2)": (19, 1),
+    "tensor(float8e5m2fnuz)": (20, 1),
 }
 """ONNX Runtime's name of a type → ONNX's number for it, bytes of an element."""
 

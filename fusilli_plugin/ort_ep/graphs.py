@@ -47,6 +47,8 @@ _NUMERIC: Final = frozenset(
         *(_LOCAL.FLOAT8E4M3FN, _LOCAL.FLOAT8E4M3FNUZ, _LOCAL.FLOAT8E5M2, _LOCAL.FLOAT8E5M2FNUZ),
     }
 )
+# Types whose elements share bytes in ONNX Runtime's tensors; compiled code takes and gives a byte for each.
+_PACKED: Final = frozenset({_LOCAL.INT4, _LOCAL.UINT4, _LOCAL.INT2, _LOCAL.UINT2, _LOCAL.FLOAT4E2M1})
 _LEAST_IR: Final = 8  # initializers need not be inputs, and bfloat16 is known
 _OF_MICROSOFT: Final = "com.microsoft"
 # ONNX Runtime counts these among ONNX's own operators; ONNX does not.
@@ -158,18 +160,19 @@ class _Reader:
             return ""
         name = self.api.text("GetValueInfoName", handle)
         if name and name not in self.values:
-            self.values[name] = Value(name, *self._type(handle))
-            if self.api.get("ValueInfo_IsConstantInitializer", "_Bool", handle):
+            is_constant = self.api.get("ValueInfo_IsConstantInitializer", "_Bool", handle)
+            self.values[name] = Value(name, *self._type(handle, _NUMERIC | _PACKED if is_constant else _NUMERIC))
+            if is_constant:
                 self.constants[name] = self.api.get("ValueInfo_GetInitializerValue", "void *", handle)
         return name
 
-    def _type(self, handle: Any) -> tuple[int, tuple[Dim, ...] | None]:
+    def _type(self, handle: Any, known: frozenset[int]) -> tuple[int, tuple[Dim, ...] | None]:
         info = self.api.get("GetValueInfoTypeInfo", "void *", handle)
         tensor = self.api.get("CastTypeInfoToTensorInfo", "void *", info) if info != ffi.NULL else ffi.NULL
         if tensor == ffi.NULL:
             return 0, None
         dtype = self.api.get("GetTensorElementType", "int", tensor)
-        return (dtype if dtype in _NUMERIC else 0), self._dims(tensor)
+        return (dtype if dtype in known else 0), self._dims(tensor)
 
     def _dims(self, tensor: Any) -> tuple[Dim, ...] | None:
         if self.api.version >= 24 and not self.api.plain("TensorTypeAndShape_HasShape", tensor):

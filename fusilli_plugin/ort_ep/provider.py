@@ -162,7 +162,7 @@ class Provider:
             return f"{taken_by} has it"
         for name in (*node.inputs, *node.outputs):
             if name and not graph.values[name].dtype:
-                return f"'{name}' is no tensor of numbers"
+                return f"'{name}' is no tensor of numbers of whole bytes"
         return ""
 
     def _claims(

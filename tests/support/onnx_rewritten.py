@@ -70,7 +70,7 @@ class max_pool2d_with_indices(_Torch):  # noqa: N801
         return y, indices % (x.shape[2] * x.shape[3])  # within a picture, as torch counts
 
 
-_DTYPES = {2: np.int16, 3: np.int32, 28: np.uint32, 6: np.float32}
+_DTYPES = {0: np.uint8, 1: np.int8, 2: np.int16, 3: np.int32, 28: np.uint32, 6: np.float32}
 """Torch's number of a type → numpy's type."""
 
 
@@ -92,7 +92,26 @@ class scatter_reduce(_Torch):  # noqa: N801
         return (result,)
 
 
+class codes(_Torch):  # noqa: N801
+    def _run(self, x: Array) -> tuple[np.ndarray]:  # type: ignore[override]
+        return (x.view(np.uint8),)
+
+
+class of_codes(_Torch):  # noqa: N801
+    def _run(self, x: Array, to: int) -> tuple[np.ndarray]:  # type: ignore[override]
+        return (x.view(helper.tensor_dtype_to_np_dtype(to)),)
+
+
+class unpacked(_Torch):  # noqa: N801
+    def _run(self, x: Array, bits: int) -> tuple[np.ndarray]:  # type: ignore[override]
+        row = np.unpackbits(x[..., None], axis=-1, bitorder="little").reshape(*x.shape, 8 // bits, bits)
+        return ((row << np.arange(bits, dtype=np.uint8)).sum(-1, dtype=np.uint8).reshape(*x.shape[:-1], -1),)
+
+
 _OPERATORS = [
+    codes,
+    of_codes,
+    unpacked,
     scatter_reduce,
     rms_norm,
     silu,

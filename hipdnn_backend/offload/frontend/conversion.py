@@ -23,11 +23,10 @@ _ELEMENTS = {
     getattr(onnx.TensorProto, name)
     for name in (
         *("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16"),
-        *("UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT8E4M3FNUZ"),
-        "FLOAT8E5M2FNUZ",
+        *("UINT32", "UINT64", "COMPLEX64", "COMPLEX128"),
     )
 }
-"""Element types that the torch dialect has."""
+"""Element types that cross to the torch dialect."""
 
 _FATAL = {
     "Scan": "torch-mlir has no conversion for such a body",

@@ -23,6 +23,7 @@ from hipdnn_backend.offload.frontend.graph import (
     rename,
     subgraphs,
 )
+from hipdnn_backend.offload.frontend.small_types import is_small_type
 from hipdnn_backend.offload.frontend.tensors import to_array
 from hipdnn_backend.offload.node_outcomes import Absorbed, Became
 from hipdnn_backend.offload.onnx_process.client import OnnxError, infer_shapes
@@ -53,6 +54,8 @@ _SLOW = {
     "Attention",
 }
 """Operators whose reference is not vectorised: only small cases are folded."""
+_READERS = {"Cast", "CastLike", "DequantizeLinear", "IsInf", "IsNaN"}
+"""Operators that make larger elements of small ones: weights of small types stay what they are."""
 _NO_GROWTH = {"NonZero", "Unique", "Compress", "TopK", "StringSplit", "NonMaxSuppression"}
 """Operators whose result's size depends on values but is bounded by their inputs'."""
 
@@ -215,6 +218,8 @@ def _is_cheap(graph: OnnxGraph, node: onnx.NodeProto) -> bool:
     """Whether computing a node here costs little time and memory, whoever wrote the model."""
     read = sum(graph.constants[name].size for name in node.input if name)
     if node.op_type in _SLOW and read > 1 << 12:
+        return False
+    if node.op_type in _READERS and is_small_type(graph.type(node.input[0])) and not graph.is_small(node.input[0]):
         return False
     if node.op_type == "Range":
         start, limit, delta = (float(graph.constants[name].reshape(-1)[0]) for name in node.input)

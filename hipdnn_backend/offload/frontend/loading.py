@@ -24,6 +24,7 @@ from hipdnn_backend.offload.frontend.outside import FRONT_END, Reasons, set_outs
 from hipdnn_backend.offload.frontend.reading import read
 from hipdnn_backend.offload.frontend.rewriting import apply_rules
 from hipdnn_backend.offload.frontend.shapes import check
+from hipdnn_backend.offload.frontend.small_types import carried
 from hipdnn_backend.offload.frontend.untold import infer_all
 from hipdnn_backend.offload.frontend.weights import lifted, needs_constant
 from hipdnn_backend.offload.frontend.words import check_words
@@ -234,8 +235,9 @@ def _to_imported(graph: OnnxGraph, left: Mapping[str, Reasons], context: Any) ->
     # What torch-mlir does not convert is written out in smaller operators and tried again, until nothing fails or
     # nothing is left to write out.
     while True:
-        names = lifted(graph)
-        module, failed = to_torch(graph, names, context)
+        plain = carried(graph)
+        names = lifted(plain)
+        module, failed = to_torch(plain, names, context)
         if not failed:
             break
         if not expand(graph, failed.keys()):
@@ -246,7 +248,7 @@ def _to_imported(graph: OnnxGraph, left: Mapping[str, Reasons], context: Any) ->
         module=module,
         name=graph.name,
         inputs=tuple(_info(graph, name, name) for name in graph.inputs),
-        constants=tuple(Constant(name, graph.constants[name]) for name in names),
+        constants=tuple(Constant(name, plain.constants[name]) for name in names),
         outputs=tuple(_info(graph, output.value, output.name) for output in graph.outputs),
         opaque=opaque,
         sources=graph.sources,

@@ -33,7 +33,7 @@ _CROSSING = frozenset(
     getattr(TensorProto, name)
     for name in (
         *("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64"),
-        *("UINT8", "UINT16", "UINT32", "UINT64", "FLOAT8E4M3FN", "FLOAT8E5M2"),
+        *("UINT8", "UINT16", "UINT32", "UINT64", "FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT8E4M3FNUZ", "FLOAT8E5M2FNUZ"),
     )
 )
 """Element types that tensors between graphs can have."""

@@ -13,12 +13,12 @@ from hipdnn_backend.offload.errors import ModelError
 
 __all__ = ["Folder", "dense", "is_external", "to_array"]
 
-_PACKED = {
-    getattr(TensorProto, name)
-    for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
-    if hasattr(TensorProto, name)
+_BITS: dict[int, int] = {
+    **dict.fromkeys((TensorProto.INT2, TensorProto.UINT2), 2),
+    **dict.fromkeys((TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1), 4),
+    **dict.fromkeys((TensorProto.FLOAT6E2M3, TensorProto.FLOAT6E3M2), 6),
 }
-"""Types with several elements in a byte."""
+"""Types with several elements in a row of bytes → bits of one."""
 _ROOM = 64 << 20
 """Bytes that external data, or the zeros of a sparse tensor, may always take."""
 _SHARED = 4
@@ -130,7 +130,7 @@ def _external(tensor: TensorProto, name: str, folder: Folder | None) -> np.ndarr
     if dtype.hasobject:
         raise ModelError(name, "external-data", "strings cannot be external data")
     count = math.prod(tensor.dims)
-    bits = 4 if tensor.data_type in _PACKED else 8 * dtype.itemsize
+    bits = _BITS.get(tensor.data_type, 8 * dtype.itemsize)
     needed = -(-count * bits // 8)
     available = path.stat().st_size
     offset = _number(entries.get("offset", "0"), "offset", name)
@@ -141,7 +141,7 @@ def _external(tensor: TensorProto, name: str, folder: Folder | None) -> np.ndarr
         )
         raise ModelError(name, "external-data", f"{reason}; is the file truncated?")
     folder.take(path, needed, name)
-    if tensor.data_type in _PACKED:
+    if tensor.data_type in _BITS:
         raw = np.fromfile(path, np.uint8, needed, offset=offset).tobytes()
         return numpy_helper.to_array(helper.make_tensor(name, tensor.data_type, list(tensor.dims), raw, raw=True))
     return np.fromfile(path, dtype, count, offset=offset).reshape(tuple(tensor.dims))

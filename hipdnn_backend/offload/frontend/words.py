@@ -69,7 +69,7 @@ FLAGS = {
     *("select_last_index", "noop_with_empty_axes", "linear_before_reset", "input_forget", "layout", "largest", "fmod"),
     *("align_corners", "antialias", "exclude_outside", "is_causal", "interleaved", "allowzero", "training_mode"),
     *("unidirectional", "do_rotary", "rotary_interleaved", "center_point_box", "onesided", "periodic", "inverse"),
-    *("sorted", "upper"),
+    *("saturate", "sorted", "upper"),
 }
 """Attributes of numbers that are 0 or 1."""
 
@@ -93,6 +93,7 @@ _RANGES: Mapping[tuple[str, str], tuple[float, float]] = {
     ("Attention", "softcap"): (0, math.inf),
     ("Attention", "scale"): (0, math.inf),
     ("Attention", "qk_matmul_output_mode"): (0, 3),
+    **{(name, "block_size"): (0, math.inf) for name in ("QuantizeLinear", "DequantizeLinear")},
     ("GatherND", "batch_dims"): (0, math.inf),  # onnx's tools crash at a negative one
     ("LpPool", "p"): (1, math.inf),
     ("GlobalLpPool", "p"): (1, math.inf),

@@ -13,6 +13,7 @@ from fusilli_ground.strides import row_major
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.program.program import (
+    CODES,
     Buffer,
     Copy,
     Execute,
@@ -359,7 +360,8 @@ class _Reader:
         if dtype is None or np.dtype(dtype).name == view.dtype:
             return number
         wanted = np.dtype(dtype)
-        if wanted.kind != "u" or f"u{view.dtype}" != wanted.name:
+        is_code = wanted.name in CODES and view.dtype in ("int8", "uint8")
+        if not is_code and (wanted.kind != "u" or f"u{view.dtype}" != wanted.name):
             raise LoweringError(f"argument '{name}'", f"it is {wanted} to its caller, its memory holds {view.dtype}")
         return self._add(replace(view, dtype=wanted.name))
 

@@ -22,6 +22,7 @@ from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.memory import Lifetime, Need, PlacementError, lifetimes, plan, verify
 
 __all__ = [
+    "CODES",
     "DTYPES",
     "Buffer",
     "Copy",
@@ -37,10 +38,18 @@ __all__ = [
     "placed",
 ]
 
+CODES: Final = frozenset(
+    {
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+        *("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int4", "uint4", "int2", "uint2"),
+    }
+)
+"""Those of which an element is a byte that graphs may see as an integer: what arguments have, not temporaries."""
+
 DTYPES: Final = frozenset(
     {
         *("float64", "float32", "float16", "bfloat16"),
-        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+        *CODES,
         *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
     }
 )

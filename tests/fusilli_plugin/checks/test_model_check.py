@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -9,6 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fusilli_plugin.checks.model_check import check_model
 from hipdnn_backend.offload import load
+from hipdnn_backend.offload.errors import OffloadError
+from tests.support.low_precision_models import MODELS
+from tests.support.onnx_rewritten import one_node
 
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu]
 
@@ -62,3 +66,19 @@ def test_what_is_not_determined_better_is_right(change: float, right: bool) -> N
         findings = check_model(compiled, other, {"x": np.full((1, 256), 1e3, np.float32)}).findings
     assert max(finding.error for finding in findings) > 1e-4
     assert all(finding.ok for finding in findings) == right, [str(finding) for finding in findings]
+
+
+def test_models_that_quantise_are_compared() -> None:
+    """As the model's own nodes compute them: what they became has no form in ONNX."""
+    model, feeds = MODELS["gemm_of_columns"]()
+    with load(model, device="cpu") as compiled:
+        findings = check_model(compiled, model, feeds).findings
+    assert findings
+    assert all(finding.ok for finding in findings), [str(finding) for finding in findings]
+
+
+def test_where_nothing_is_compared_is_no_success() -> None:
+    x = np.zeros((2, 3), ml_dtypes.int4)
+    model, feeds = one_node("Cast", {"x": x}, {"y": ml_dtypes.float8_e4m3fn}, opset=23, to=TensorProto.FLOAT8E4M3FN)
+    with load(model, device="cpu") as compiled, pytest.raises(OffloadError, match="ONNX Runtime gives no value"):
+        check_model(compiled, model, feeds)

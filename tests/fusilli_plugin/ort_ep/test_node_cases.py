@@ -28,6 +28,8 @@ _LISTED = {
 _SAMPLE = {
     "add": {"test_add_bcast": ALIKE},
     "clip": {"test_clip_example": ALIKE},
+    "cast": {"test_cast_FLOAT_to_FLOAT8E4M3FN": ALIKE, "test_cast_INT4_to_FLOAT": LEFT},
+    "dequantizelinear": {"test_dequantizelinear_e4m3fn": ALONE},
     "nonzero": {"test_nonzero_example": LEFT},
     "dropout": {"test_training_dropout_default": RANDOM, "test_dropout_default_mask": LEFT},
     "attention": {"test_attention_4d_causal_bf16": ALONE},

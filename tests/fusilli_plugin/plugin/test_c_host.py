@@ -206,9 +206,10 @@ def test_without_compiling_only_what_is_cached_is_claimed(session: Session, case
 
 
 def test_the_engine_answers_in_time(session: Session, case: MakeCase) -> None:
-    """Generous bounds: that nothing recompiles or reimports per call, on a busy machine."""
-    text = session.run("latency", case("conv_bias_relu").folder, 200)
-    figures = {name: float(value) for name, value in zip(*[iter(text.split())] * 2, strict=True)}
+    """Generous bounds, of the best of three: that nothing recompiles or reimports per call, on a busy machine."""
+    texts = [session.run("latency", case("conv_bias_relu").folder, 200) for _ in range(3)]
+    seen = [{name: float(value) for name, value in zip(*[iter(text.split())] * 2, strict=True)} for text in texts]
+    figures = {name: min(each[name] for each in seen) for name in seen[0]}
     assert figures["execute_us"] < 500
     assert figures["applicable_us"] < 1000
     assert figures["second_build_ms"] < 50

@@ -9,9 +9,11 @@ import numpy as np
 import onnx
 
 from hipdnn_backend.offload.errors import UnsupportedNodeError
-from hipdnn_backend.offload.frontend.graph import numpy_type
+from hipdnn_backend.offload.frontend.graph import TensorType, numpy_type
 from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+from hipdnn_backend.offload.frontend.rules.small_types import element_of, numbers, of_codes, of_numbers
+from hipdnn_backend.offload.frontend.small_types import SMALL, Float, Integer
 
 __all__ = ["exact_type", "quantised"]
 
@@ -23,21 +25,29 @@ _PRECISIONS = tuple(getattr(onnx.TensorProto, name) for name in ("FLOAT", "FLOAT
 _INTEGERS = (np.int8, np.uint8, np.int16, np.uint16)
 
 
+def _plain(b: Builder, name: str) -> str:
+    """A scale or zero point in a type that has arithmetic."""
+    return name if element_of(b, name) is None else numbers(b, name)
+
+
 def _along(b: Builder, name: str, x: str) -> str | None:
     """A scale or zero point that broadcasts over the tensor; None if its dims do not belong to the tensor's."""
     dims, whole = b.dims(name), b.dims(x)
     if dims is None or whole is None:
         return None
     if not dims or dims == (1,):
-        return b.op("Reshape", name, b.constant(np.zeros(0))) if dims else name
+        return b.op("Reshape", _plain(b, name), b.constant(np.zeros(0))) if dims else _plain(b, name)
     axis = b.axis(1, len(whole))
     if b.given.get("block_size", 0):
         return _per_block(b, name, dims, whole, axis)
-    return _per_axis(b, name, len(whole), axis) if len(dims) == 1 else None
+    if len(dims) == 1 and dims[0] != whole[axis]:
+        reason = f"{name} has {dims[0]} elements, axis {axis} of the tensor {list(whole)} has {whole[axis]}"
+        raise b.fail("quantisation", reason)
+    return _per_axis(b, _plain(b, name), len(whole), axis) if len(dims) == 1 else None
 
 
-def _per_axis(b: Builder, name: str, rank: int, axis: int) -> str:
-    return b.op("Reshape", name, b.constant([-1 if i == axis else 1 for i in range(rank)]))
+def _per_axis(b: Builder, value: str, rank: int, axis: int) -> str:
+    return b.op("Reshape", value, b.constant([-1 if i == axis else 1 for i in range(rank)]))
 
 
 def _per_block(b: Builder, name: str, dims: tuple[int, ...], whole: tuple[int, ...], axis: int) -> str | None:
@@ -47,41 +57,77 @@ def _per_block(b: Builder, name: str, dims: tuple[int, ...], whole: tuple[int, .
         return None
     if size < 1 or dims[axis] != -(-whole[axis] // size):
         raise b.fail("quantisation", f"{name} {list(dims)} has other blocks of {size} than the tensor {list(whole)}")
-    return b.op("Gather", name, b.constant(np.arange(whole[axis]) // size), axis=axis)
+    return b.op("Gather", _plain(b, name), b.constant(np.arange(whole[axis]) // size), axis=axis)
+
+
+def _check_zero(b: Builder, element: int) -> None:
+    """Refuse a zero point that has another type than the quantised tensor, or other dims than the scale."""
+    scale, zero = b.type(b.input(1)), b.type(b.input(2)) if b.input(2) else None
+    if scale is None or zero is None:
+        return
+    if zero.element != element:
+        have, want = numpy_type(zero.element), numpy_type(element)
+        raise b.fail("quantisation", f"zero point {b.input(2)} is of type {have}, the quantised tensor of type {want}")
+    if zero.dims != scale.dims and not {zero.dims, scale.dims} <= {(), (1,)}:
+        have, want = (list(each.dims or ()) for each in (zero, scale))
+        raise b.fail("quantisation", f"zero point {b.input(2)} {have} has other dims than scale {b.input(1)} {want}")
+    known = b.value(b.input(2))
+    if isinstance(SMALL.get(element), Float) and known is not None and known.astype(np.float32).any():
+        raise b.fail("quantisation", f"zero point {b.input(2)} is not 0; of floats it has to be")
 
 
 @rewrites("DequantizeLinear")
 def _dequantize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """``(x - zero point) * scale``."""
     x, scale = node.input[:2]
-    dtype, kind = b.dtype(x), b.type(node.output[0])
-    if b.dims(x) is None or b.dims(scale) is None or kind is None:
+    type_, kind = b.type(x), b.type(node.output[0])
+    if type_ is None or type_.static is None or b.dims(scale) is None or kind is None:
         return None
-    factor, zero = _along(b, scale, x), _along(b, b.input(2), x) if b.input(2) else ""
-    if factor is None or zero is None or dtype not in (*_INTEGERS, np.int32):
-        raise _unknown_form(b, dtype)
-    y = b.op("Cast", x, to=kind.element)
+    _check_zero(b, type_.element)
+    small = SMALL.get(type_.element)
+    is_float = isinstance(small, Float)
+    factor, zero = _along(b, scale, x), _along(b, b.input(2), x) if b.input(2) and not is_float else ""
+    plain = small is not None or type_.dtype in (*_INTEGERS, np.int32)
+    if factor is None or zero is None or not plain or kind.element not in _PRECISIONS:
+        raise _unknown_form(b, type_.dtype)
+    # Powers of two reach further than 16-bit floats, their products with numbers need not.
+    element = _FLOAT if element_of(b, scale) is not None else kind.element
+    y = b.op("Cast", numbers(b, x) if small else x, to=element)
     if zero:
-        y = b.op("Sub", y, b.op("Cast", zero, to=kind.element))
-    return [b.op("Mul", y, b.op("Cast", factor, to=kind.element))]
+        y = b.op("Sub", y, b.op("Cast", zero, to=element))
+    y = b.op("Mul", y, b.op("Cast", factor, to=element))
+    return [y if element == kind.element else b.op("Cast", y, to=kind.element)]
 
 
 @rewrites("QuantizeLinear")
 def _quantize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """``saturate(round(x / scale) + zero point)``, rounding half to even."""
+    """``saturate(round(x / scale) + zero point)``, rounding half to even; of floats there is no zero point."""
     x, scale = node.input[:2]
-    kind, result = b.type(scale), b.type(node.output[0])
-    if b.dims(x) is None or b.dims(scale) is None or kind is None or result is None:
+    kind, result, dims = b.type(scale), b.type(node.output[0]), b.dims(x)
+    if dims is None or b.dims(scale) is None or kind is None or result is None:
         return None
-    factor, zero = _along(b, scale, x), _along(b, b.input(2), x) if b.input(2) else ""
-    element = b.given.get("precision", 0) or kind.element
+    _check_zero(b, result.element)
+    small = SMALL.get(result.element)
+    is_float = isinstance(small, Float)
+    factor, zero = _along(b, scale, x), _along(b, b.input(2), x) if b.input(2) and not is_float else ""
+    element = b.given.get("precision", 0) or (_FLOAT if kind.element in SMALL else kind.element)
     if b.given.get("precision", 0) not in (0, *_PRECISIONS):
         raise b.fail("attribute", f"precision is {b.given['precision']}; it may be a type of floating-point numbers")
-    if factor is None or zero is None or result.dtype not in _INTEGERS or element == onnx.TensorProto.INT32:
+    known = small is not None or result.dtype in _INTEGERS
+    if factor is None or zero is None or not known or element == onnx.TensorProto.INT32:
         raise _unknown_form(b, result.dtype)
     scaled = b.op("Div", b.op("Cast", x, to=element), b.op("Cast", factor, to=element))
     if element != onnx.TensorProto.DOUBLE:  # in which every zero point and limit is exact
         scaled, element = b.op("Cast", scaled, to=_FLOAT), _FLOAT
+    if is_float:
+        saturate = bool(b.given.get("saturate", 1))
+        return [of_numbers(b, scaled, TensorType(element, dims), result.element, saturate=saturate)]
+    if isinstance(small, Integer):
+        half = 1 << (small.bits - 1)
+        limits = (-half, half - 1) if small.signed else (0, 2 * half - 1)
+        whole = _clipped(b, scaled, zero, limits, element)
+        codes = b.op("BitwiseAnd", b.op("Cast", whole, to=onnx.TensorProto.INT32), b.constant(2 * half - 1, np.int32))
+        return [of_codes(b, codes, result.element, dims)]
     return [_saturated(b, scaled, zero, result.dtype, element)]
 
 
@@ -91,13 +137,18 @@ def _unknown_form(b: Builder, dtype: np.dtype | None) -> UnsupportedNodeError:
 
 
 def _saturated(b: Builder, scaled: str, zero: str, dtype: np.dtype, element: int) -> str:
+    limits = np.iinfo(dtype)
+    y = _clipped(b, scaled, zero, (limits.min, limits.max), element)
+    return b.op("Cast", y, to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
+
+
+def _clipped(b: Builder, scaled: str, zero: str, limits: tuple[int, int], element: int) -> str:
+    """Whole numbers of a float type."""
     kind = numpy_type(element)
     y = b.op("Round", scaled)
     if zero:
         y = b.op("Add", y, b.op("Cast", zero, to=element))
-    limits = np.iinfo(dtype)
-    y = b.op("Clip", y, b.constant(limits.min, kind), b.constant(limits.max, kind))
-    return b.op("Cast", y, to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
+    return b.op("Clip", y, *(b.constant(limit, kind) for limit in limits))
 
 
 @rewrites("DynamicQuantizeLinear")

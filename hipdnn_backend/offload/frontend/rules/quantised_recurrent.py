@@ -16,6 +16,7 @@ from hipdnn_backend.offload.frontend.rules.recurrent import (
     Cell,
     activations_of,
     part_of,
+    peepholes_of,
     pick,
     results_of,
     run,
@@ -65,9 +66,10 @@ def _lstm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     steps, batch, size = dims
     direction = b.given.get("direction", "forward")
     directions = 2 if direction == "bidirectional" else 1
-    if batch != 1 or b.input(4) or b.input(7) or not 0 < steps * directions <= STEPS:
-        have = [name for index, name in ((4, "sequence_lens"), (7, "P")) if b.input(index)]
-        given = f" with {' and '.join(have)}" if have else ""
+    lengths = b.value(b.input(4)) if b.input(4) else None
+    shorter = bool(b.input(4)) and (lengths is None or bool((lengths != steps).any()))
+    if batch != 1 or shorter or not 0 < steps * directions <= STEPS:
+        given = " with sequence_lens that end them before" if shorter else ""
         reason = f"{steps} steps of {batch} sequences{given}; up to {STEPS} steps of one are known"
         raise b.unsupported("recurrent", reason)
     activations = activations_of(b, directions)
@@ -84,7 +86,8 @@ def _lstm(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
             gates = b.op("Add", gates, b.op("Add", *(part_of(b, both, k, k + 4 * hidden, 0) for k in (0, 4 * hidden))))
         gates = b.op("Reshape", gates, b.constant([steps, 1, 4 * hidden]))
         own = activations[3 * which :][:3]
-        cell = _Quantised(b=b, hidden=hidden, r="", recurrent_bias="", peepholes=[], activations=own, weights=r)
+        peepholes = peepholes_of(b, which, hidden)
+        cell = _Quantised(b=b, hidden=hidden, r="", recurrent_bias="", peepholes=peepholes, activations=own, weights=r)
         runs.append(run(b, node, cell, gates, which, (steps, 1), direction == "reverse" or which == 1, full=True))
     return results_of(b, runs)
 

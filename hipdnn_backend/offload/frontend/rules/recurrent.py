@@ -11,7 +11,18 @@ import onnx
 
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 
-__all__ = ["STEPS", "WRITTEN", "Cell", "activations_of", "hidden_size", "part_of", "pick", "results_of", "run"]
+__all__ = [
+    "STEPS",
+    "WRITTEN",
+    "Cell",
+    "activations_of",
+    "hidden_size",
+    "part_of",
+    "peepholes_of",
+    "pick",
+    "results_of",
+    "run",
+]
 
 STEPS = 256
 """Steps times directions up to which a recurrence is written out: faster than a loop, but some nodes a step."""
@@ -188,15 +199,21 @@ def _cell(b: Builder, node: onnx.NodeProto, which: int, activations: Sequence[st
     hidden, gates = hidden_size(b, node), _GATES[node.op_type]
     r = b.op("Transpose", pick(b, node.input[2], which), perm=[1, 0])
     late = node.op_type == "GRU" and bool(b.given.get("linear_before_reset", 0))
-    bias, peepholes = "", []
+    bias = ""
     if late:
         zero = b.like(node.input[0], np.zeros(3 * hidden))
         both = pick(b, b.input(3), which) if b.input(3) else ""
         bias = part_of(b, both, gates * hidden, 2 * gates * hidden, 0) if both else zero
-    if node.op_type == "LSTM" and b.input(7):
-        whole = pick(b, b.input(7), which)
-        peepholes = [part_of(b, whole, k * hidden, (k + 1) * hidden, 0) for k in range(3)]
+    peepholes = peepholes_of(b, which, hidden) if node.op_type == "LSTM" else []
     return Cell(b=b, hidden=hidden, r=r, recurrent_bias=bias, peepholes=peepholes, activations=activations)
+
+
+def peepholes_of(b: Builder, which: int, hidden: int) -> list[str]:
+    """Of an LSTM's direction, for i, o and f; none if it has none."""
+    if not b.input(7):
+        return []
+    whole = pick(b, b.input(7), which)
+    return [part_of(b, whole, k * hidden, (k + 1) * hidden, 0) for k in range(3)]
 
 
 def _inputs(b: Builder, node: onnx.NodeProto, cell: Cell, x: str, which: int, dims: tuple[int, int, int]) -> str:

@@ -121,15 +121,26 @@ def test_sparse_tensors(linear: bool) -> None:
         dense(sparse, None, limit=5)
 
 
-def test_packed_types(tmp_path: Path) -> None:
-    tensor = helper.make_tensor("t", TensorProto.INT4, [3], [1, -2, 7])
-    assert to_array(tensor, None).astype(int).tolist() == [1, -2, 7]
-    (tmp_path / "t.bin").write_bytes(tensor.raw_data or bytes([0xE1, 0x07]))
+@pytest.mark.parametrize(
+    ("kind", "raw", "values"),
+    [
+        (TensorProto.INT4, [0xE1, 0x07], [1, -2, 7]),
+        (TensorProto.UINT2, [0b11_10_01_00, 0b01], [0, 1, 2, 3, 1]),
+        (TensorProto.INT2, [0b10_11_01], [1, -1, -2]),
+        (TensorProto.FLOAT4E2M1, [0xF1], [0.5, -6]),
+        (TensorProto.FLOAT6E2M3, [0b01_001000, 0b1111_0010, 0], [1, 1.125, 1.875]),
+        (TensorProto.FLOAT8E8M0, [126, 128], [0.5, 2]),
+    ],
+)
+def test_packed_types(tmp_path: Path, kind: int, raw: list[int], values: list[float]) -> None:
+    """In the file and beside it, the lowest bits first."""
+    tensor = TensorProto(name="t", data_type=kind, dims=[len(values)], raw_data=bytes(raw))
+    assert to_array(tensor, None).astype(float).tolist() == values
+    (tmp_path / "t.bin").write_bytes(bytes(raw))
     tensor.ClearField("raw_data")
-    tensor.ClearField("int32_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="t.bin")
-    assert to_array(tensor, Folder(tmp_path)).astype(int).tolist() == [1, -2, 7]
+    assert to_array(tensor, Folder(tmp_path)).astype(float).tolist() == values
 
 
 def test_many_tensors_of_one_file(tmp_path: Path) -> None:
