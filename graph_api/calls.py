@@ -80,10 +80,6 @@ _ADVICE: Mapping[tuple[str, str], str] = {
     ("sdpa", "softmax_scale"): "attn_scale= is the factor on the scores",
     ("sdpa", "seed"): "other_inputs={'seed': ...} takes it",
     ("sdpa", "offset"): "other_inputs={'offset': ...} takes it",
-    **{
-        ("sdpa", name): f"other_inputs={{'{name}': ...}} takes it"
-        for name in ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
-    },
     ("sdpa", "paged_attention_k_table"): "page_table_k= takes it",
     ("sdpa", "paged_attention_v_table"): "page_table_v= takes it",
     ("sdpa", "paged_attention_max_seq_len_kv"): "max_seq_len_kv= takes it",

@@ -347,7 +347,7 @@ class AttentionNode(Node):
         """Bound of the absolute error of the scores; k has a head per query head."""
         q, k = np.abs(q), np.abs(np.swapaxes(k, 2, 3))
         eps, terms, scale = self.compute.eps, q.shape[3], abs(self.scale_of(inputs))
-        operand = max(self.inputs[port].data_type.eps for port in ("q", "k"))
+        operand = max(self.multiplied(self.inputs[port]).eps for port in ("q", "k"))
         bound = scale * (self.gamma(terms) + 4.0 * eps) * (q @ k)
         if operand > eps:
             # q * scale and then q * scale * log2(e) may be rounded to q's type, in which the matrix unit takes it. Two
@@ -370,12 +370,16 @@ class AttentionNode(Node):
         """An error of k or v, with a head per query head."""
         return self.repeated(np.broadcast_to(errors[port], self.inputs[port].dims))
 
+    def multiplied(self, tensor: TensorAttr) -> DataType:
+        """The type in which an operand takes part in products: its own, or BFLOAT16, which holds smaller floats."""
+        return DataType.BFLOAT16 if tensor.data_type.is_small_float else tensor.data_type
+
     def rounding(self, tensor: TensorAttr, values: Array) -> Array:
         """What a product loses of an operand that is rounded to the type of ``tensor``, its other operand.
 
         Matrix units flush what is below the type's normal range to zero.
         """
-        kind = tensor.data_type
+        kind = self.multiplied(tensor)
         if kind.eps <= self.compute.eps:
             return np.zeros(())
         size = np.abs(values)

@@ -1,8 +1,8 @@
 """Scaled dot-product attention, forward: grouped heads, masks, windows, padding, pages, dropout by a mask, statistics.
 
 Source of the semantics: hipDNN's SdpaAttributes and cuDNN's front end; without options it is
-``torch.nn.functional.scaled_dot_product_attention``. Options whose result is not settled (dropout by random numbers,
-8-bit scaling) can be built and saved; they have no reference and targets decline them.
+``torch.nn.functional.scaled_dot_product_attention``. Dropout by random numbers, whose result is not settled, can be
+built and saved; it has no reference and targets decline it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ class SdpaAttributes(AttentionAttributes):
             object.__setattr__(self, "max_seq_len_kv", length)
 
 
-_UNSETTLED_INPUTS = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
-_UNSETTLED_OUTPUTS = ("rng_dump", "amax_s", "amax_o")
+_DESCALES = ("descale_q", "descale_k", "descale_v")
+_SCALES = ("descale_s", "scale_s", "scale_o")
+_AMAXES = ("amax_s", "amax_o")
 
 
 class _Softmax(NamedTuple):
@@ -94,8 +95,10 @@ class SdpaNode(AttentionNode):
              Hv, query head h uses key head h // (H / Hk); attn_mask and dropout_mask broadcast, right-aligned, to
              [B, H, Sq, Skv]; seq_len_q and seq_len_kv [B, 1, 1, 1]; scale and dropout_scale have one element;
              sink_token [1, H, 1, 1]; block_mask [B, H, ceil(Sq / 128), ceil(ceil(Skv / 128) / 8)]; stats, max, sum_exp
-             [B, H, Sq, 1]. With page_table_k [B, 1, N, 1], k is a container of pages [P, Hk, page, D], likewise v; Skv
-             is then max_seq_len_kv, else the length of the other one, else what the tables hold
+             [B, H, Sq, 1]; descale_q [1 or B, 1 or Hk or H, 1, 1], descale_k [1 or B, 1 or Hk, 1, 1], descale_v alike;
+             other scales and amaxes have one element. With page_table_k [B, 1, N, 1], k is a container of pages
+             [P, Hk, page, D], likewise v; Skv is then max_seq_len_kv, else the length of the other one, else what the
+             tables hold
     Dtypes:  floating point; products and softmax accumulate in the compute type. The weights, at most 1 each, and
              q * scale may be rounded to the types of v and q. Lengths and page tables INT32 or INT64; block_mask UINT8
     Layout:  any strides; o takes the stride order of q unless it is set
@@ -106,11 +109,17 @@ class SdpaNode(AttentionNode):
              entry j // page of its table names; numbers that name no page are clamped to the first or the last one, so
              that nothing outside a container is read. Weights, not their sum, are multiplied with dropout_mask *
              dropout_scale. alibi_mask adds slopes as :func:`alibi_slopes` has them. Bit n % 8 (of value 2**(n % 8)) of
-             byte n // 8 of block_mask is set where 128 queries see the n-th 128 keys
+             byte n // 8 of block_mask is set where 128 queries see the n-th 128 keys. q, k
+             and v count times their descales, one number or one for each sequence and head; o is (weights * scale_s)
+             v * descale_s, amax_s the largest weight of all and amax_o the largest magnitude of o, before o becomes
+             o * scale_o. Weights * scale_s are not rounded to 8 bits, as engines do that multiply them in 8 bits:
+             scale_s is for those, and descale_s its inverse
     Raises:  GraphError if shapes, types or options do not fit
     Source:  hipDNN SdpaAttributes and CpuReferenceSdpa; slopes, pages, blocks, dropout, and what a sink does to max and
              sum_exp: cuDNN's front end (attn_score_modifiers.h, scaled_dot_product_flash_attention.h) and its tests
-             (sdpa/fp16_ref.py). hipDNN's CPU reference knows only masks, windows and groups of heads
+             (sdpa/fp16_ref.py). 8 bits: cuDNN's front end (scaled_dot_product_flash_attention.h, matmul_fp8.h); its
+             sdpa/fp8_ref.py rounds exp(scores - max) * scale_s where the front end rounds softmax * scale_s. hipDNN's
+             CPU reference knows only masks, windows and groups of heads
     """
 
     op = "sdpa"
@@ -118,10 +127,10 @@ class SdpaNode(AttentionNode):
     attributes: SdpaAttributes
     input_ports = (
         "q", "k", "v", "attn_mask", "scale", "seq_len_q", "seq_len_kv", "sink_token", "seed", "offset",
-        "dropout_mask", "dropout_scale", "page_table_k", "page_table_v", "block_mask", *_UNSETTLED_INPUTS,
+        "dropout_mask", "dropout_scale", "page_table_k", "page_table_v", "block_mask", *_DESCALES, *_SCALES,
     )  # fmt: skip
     optional_inputs = input_ports[3:]
-    output_ports = ("o", "stats", "max", "sum_exp", *_UNSETTLED_OUTPUTS)
+    output_ports = ("o", "stats", "max", "sum_exp", "rng_dump", *_AMAXES)
     optional_outputs = output_ports[1:]
 
     @property
@@ -157,8 +166,7 @@ class SdpaNode(AttentionNode):
             return "alibi_mask"
         if self.attributes.dropout_probability:
             return "dropout_probability"
-        used = [p for p in _UNSETTLED_INPUTS if p in self.inputs] + [p for p in _UNSETTLED_OUTPUTS if p in self.outputs]
-        return used[0] if used else None
+        return "rng_dump" if "rng_dump" in self.outputs else None
 
     def validate(self) -> None:
         if not self.compute.is_float:
@@ -166,6 +174,9 @@ class SdpaNode(AttentionNode):
         self._check_pages()
         self.check_heads()
         self.check_floats("q", "k", "v", "attn_mask", "scale", "sink_token", "dropout_mask", "dropout_scale")
+        self.check_floats(*_DESCALES, *_SCALES)
+        self.check_scalars(*_SCALES)
+        self._check_descales()
         self.check_like_scores("attn_mask")
         self.check_sequence_lengths()
         self.check_dropout()
@@ -213,6 +224,21 @@ class SdpaNode(AttentionNode):
                     f"{self.inputs[port[-1]].dims}"
                 )
 
+    def _check_descales(self) -> None:
+        q, k, v = (self.inputs[port].dims[1] for port in "qkv")
+        for port, heads in zip(_DESCALES, ((1, k, q), (1, k), (1, v)), strict=True):
+            tensor = self.inputs.get(port)
+            if tensor is None:
+                continue
+            batches = (1,) if self.is_paged(port[-1]) else (1, self.score_dims[0])
+            if tensor.rank == 4 and tensor.dims in {(b, h, 1, 1) for b in batches for h in heads}:
+                continue
+            batch, head = (" or ".join(map(str, dict.fromkeys(sizes))) for sizes in (batches, heads))
+            raise self.fail(
+                f"{port} '{tensor.name}' must have dims ({batch}, {head}, 1, 1), one factor or one for each sequence "
+                f"and head, got {tensor.dims}"
+            )
+
     def _check_blocks(self) -> None:
         blocks = self.inputs.get("block_mask")
         if blocks is None:
@@ -231,7 +257,7 @@ class SdpaNode(AttentionNode):
                 self.infer_output(port, (b, h, sq, 1), q)
                 if not self.outputs[port].data_type.is_float:
                     raise self.fail(f"{port} must be floating point, got {self.outputs[port].data_type.name}")
-        for port in _UNSETTLED_OUTPUTS:
+        for port in ("rng_dump", *_AMAXES):
             if port in self.outputs:
                 self.infer_output(port, self.score_dims if port == "rng_dump" else (1, 1, 1, 1), q)
 
@@ -243,13 +269,33 @@ class SdpaNode(AttentionNode):
         option = self.unsettled()
         if option is not None:
             raise self.fail(f"{option} has no reference result: its meaning is not settled; leave it out")
+        inputs = self._descaled(inputs)
         softmax = self._softmax(inputs)
+        o, stats = self._attended(inputs, softmax), softmax.max + np.log(softmax.sum)
+        weights = np.abs(softmax.weights * self.dropped(inputs)) / np.where(softmax.sum == 0, 1.0, softmax.sum)
+        results = {"o": o * _one(inputs, "scale_o"), "stats": stats, "max": softmax.max, "sum_exp": softmax.sum}
+        results |= {"amax_s": _largest(weights), "amax_o": _largest(np.abs(o))}
+        return {port: results[port] for port in self.outputs}
+
+    def _attended(self, inputs: Arrays, softmax: _Softmax) -> Array:
+        """o before scale_o, of descaled operands."""
         weights = softmax.weights * self.dropped(inputs)
         o = weights @ self._gathered(inputs, "v", inputs["v"]) / np.where(softmax.sum == 0, 1.0, softmax.sum)
         o = np.where(softmax.max == -np.inf, 0.0, o)
-        stats = softmax.max + np.log(softmax.sum)
-        results = {"o": o, "stats": stats, "max": softmax.max, "sum_exp": softmax.sum}
-        return {port: results[port] for port in self.outputs}
+        return o * _one(inputs, "scale_s") * _one(inputs, "descale_s")
+
+    def _descaled(self, inputs: Arrays) -> Arrays:
+        """The operands times their factors."""
+        made = dict(inputs)
+        for port in _DESCALES:
+            if port in inputs:
+                made[port[-1]] = inputs[port[-1]] * self._factors(port, inputs[port])
+        return made
+
+    def _factors(self, port: str, factors: Array) -> Array:
+        """Of an operand that may have more heads than there are factors."""
+        heads = self.inputs[port[-1]].dims[1]
+        return np.repeat(factors, heads // factors.shape[1], axis=1) if factors.shape[1] > 1 else factors
 
     def _softmax(self, inputs: Arrays) -> _Softmax:
         scores = self.scores(inputs, inputs["q"], self._gathered(inputs, "k", inputs["k"]))
@@ -288,6 +334,7 @@ class SdpaNode(AttentionNode):
         return np.full((batch, heads, keys, self.inputs[port].dims[3]), np.max(errors[port]))
 
     def error(self, inputs: Arrays, errors: Arrays, outputs: Arrays) -> dict[str, Array]:
+        errors, inputs = self._descaled_errors(inputs, errors), self._descaled(inputs)
         softmax = self._softmax(inputs)
         eps = self.compute.eps
         dead = softmax.max == -np.inf
@@ -298,13 +345,30 @@ class SdpaNode(AttentionNode):
         d_max = np.max(d_scores, axis=3, keepdims=True)
         terms = softmax.scores.shape[3]
         magnitude = np.abs(np.where(dead, 0.0, softmax.max)) + np.abs(np.log(total))
+        o = self._attended(inputs, softmax)
+        d_o = self._output_error(inputs, errors, o, softmax, weights, d_scores)
+        kept = weights * np.abs(self.dropped(inputs))
+        d_kept = kept * (np.expm1(np.minimum(d_scores, 50.0)) + d_sum + self.sum_gamma(terms) + 8.0 * eps)
         bounds = {
-            "o": self._output_error(inputs, errors, outputs["o"], softmax, weights, d_scores),
+            "o": _scaled_error(inputs, errors, ("scale_o",), o, d_o, eps),
+            "amax_s": _largest(d_kept),
+            "amax_o": _largest(d_o),
             "stats": np.where(dead, 0.0, d_sum + self.sum_gamma(terms) + 8.0 * eps * (1.0 + magnitude)),
             "max": np.where(dead, 0.0, d_max),
             "sum_exp": softmax.sum * (d_sum + np.expm1(np.minimum(d_max, 50.0)) + self.sum_gamma(terms)),
         }
         return {port: bounds[port] for port in self.outputs}
+
+    def _descaled_errors(self, inputs: Arrays, errors: Arrays) -> Arrays:
+        """What the products of operands and their factors are off by."""
+        made = dict(errors)
+        for port in _DESCALES:
+            if port in inputs:
+                x, factors = inputs[port[-1]], self._factors(port, inputs[port])
+                off = self._factors(port, np.broadcast_to(errors[port], inputs[port].shape))
+                made[port[-1]] = np.abs(x) * (off + 2.0 * self.compute.eps * np.abs(factors))
+                made[port[-1]] = made[port[-1]] + errors[port[-1]] * np.abs(factors)
+        return made
 
     def _exponent_error(self, inputs: Arrays, errors: Arrays, softmax: _Softmax) -> Array:
         """Error of scores - max, the argument of the exponential, and of the exponential itself."""
@@ -327,15 +391,39 @@ class SdpaNode(AttentionNode):
         moved = weights * kept * (relative + (4.0 * self.compute.eps if self.drops else 0.0)) + lost
         in_sum = weights * relative + lost
         sums = self.gamma(softmax.scores.shape[3]) + 4.0 * self.compute.eps
-        bound = moved @ values + np.sum(in_sum, axis=3, keepdims=True) * np.abs(o)
-        bound = bound + sums * ((weights * kept) @ values + np.abs(o))
+        between = np.abs(_one(inputs, "scale_s") * _one(inputs, "descale_s"))
+        plain = np.abs(o) / np.where(between == 0, 1.0, between)
+        bound = moved @ values + np.sum(in_sum, axis=3, keepdims=True) * plain
+        bound = bound + sums * ((weights * kept) @ values + plain)
         for port in ("dropout_mask", "dropout_scale"):
             if port in inputs and np.any(errors[port]):
                 others = {p: inputs[p] for p in ("dropout_mask", "dropout_scale") if p in inputs} | {port: errors[port]}
                 bound = bound + (weights * np.abs(self.dropped({**inputs, **others}))) @ values
         if np.any(errors["v"]):
             bound = bound + (weights * kept) @ np.broadcast_to(self.error_of("v", errors), values.shape)
+        bound = _scaled_error(inputs, errors, ("scale_s", "descale_s"), plain, bound, self.compute.eps)
         return np.where(softmax.max == -np.inf, 0.0, bound)
+
+
+def _one(inputs: Arrays, port: str) -> float:
+    """The number at a port of one element, 1 where there is none."""
+    return float(inputs[port].ravel()[0]) if port in inputs else 1.0
+
+
+def _largest(values: Array) -> Array:
+    return np.max(values).reshape(1, 1, 1, 1)
+
+
+def _scaled_error(
+    inputs: Arrays, errors: Arrays, ports: tuple[str, ...], values: Array, bound: Array, eps: float
+) -> Array:
+    """The error of values that are multiplied with the numbers at ports, of their own one."""
+    for port in ports:
+        if port in inputs:
+            factor, off = abs(_one(inputs, port)), float(np.max(errors[port]))
+            bound = bound * factor + np.abs(values) * (off + 2.0 * eps * factor)
+            values = values * factor
+    return bound
 
 
 class SdpaBuilder(GraphBuilder):
@@ -368,6 +456,14 @@ class SdpaBuilder(GraphBuilder):
         page_table_k: TensorAttr | None = None,
         page_table_v: TensorAttr | None = None,
         block_mask: TensorAttr | None = None,
+        descale_q: TensorAttr | None = None,
+        descale_k: TensorAttr | None = None,
+        descale_v: TensorAttr | None = None,
+        descale_s: TensorAttr | None = None,
+        scale_s: TensorAttr | None = None,
+        scale_o: TensorAttr | None = None,
+        amax_s: TensorAttr | None = None,
+        amax_o: TensorAttr | None = None,
         mma_core_mode: DataType | None = None,
         implementation: AttentionImplementation = AttentionImplementation.AUTO,
         max_seq_len_kv: int | None = None,
@@ -394,6 +490,9 @@ class SdpaBuilder(GraphBuilder):
             page_table_k, page_table_v, max_seq_len_kv: [B, 1, N, 1], the pages of each sequence; k or v is then
                 [pages, heads, page size, head size].
             block_mask: a bit for each 128 queries and 128 keys, see :class:`SdpaNode`.
+            descale_q, descale_k, descale_v, descale_s, scale_s, scale_o: factors of operands, weights and o that are in
+                8 bits.
+            amax_s, amax_o: tensors of one element to write the largest weight and the largest magnitude of o to.
             mma_core_mode, implementation: hints.
             dropout_probability, other_inputs, other_outputs: what hipDNN knows besides, the tensors by port name of
                 :class:`SdpaNode`; targets decline them.
@@ -420,9 +519,11 @@ class SdpaBuilder(GraphBuilder):
             "q": q, "k": k, "v": v, "attn_mask": bias, "scale": tensor_scale, "seq_len_q": seq_len_q,
             "seq_len_kv": seq_len_kv, "sink_token": sink_token, "dropout_mask": dropout_mask,
             "dropout_scale": dropout_scale, "page_table_k": page_table_k, "page_table_v": page_table_v,
-            "block_mask": block_mask, **(other_inputs or {}),
+            "block_mask": block_mask, "descale_q": descale_q, "descale_k": descale_k, "descale_v": descale_v,
+            "descale_s": descale_s, "scale_s": scale_s, "scale_o": scale_o, **(other_inputs or {}),
         }  # fmt: skip
-        written = {"max": logit_max, "sum_exp": score_sum_exp, **(other_outputs or {})}
+        written = {"max": logit_max, "sum_exp": score_sum_exp, "amax_s": amax_s, "amax_o": amax_o}
+        written |= other_outputs or {}
         node = self.add_node(
             SdpaNode, inputs, name=name, attributes=attributes, compute_data_type=compute_data_type,
             outputs={port: tensor for port, tensor in written.items() if tensor is not None},

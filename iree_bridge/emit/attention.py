@@ -12,11 +12,27 @@ from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.targets.types import ELEMENT, TORCH_CODE, builtin_tensor
 
-__all__ = ["alibi", "bias_of", "cut", "dropout_of", "element", "length", "product_type", "rank_4", "visible"]
+__all__ = [
+    "alibi",
+    "bias_of",
+    "cut",
+    "dropout_of",
+    "element",
+    "factor_of",
+    "length",
+    "product_type",
+    "rank_4",
+    "visible",
+]
 
 
 def product_type(e: Emitter, node: AttentionNode, *types: DataType) -> DataType:
-    """The type in which operands are multiplied: their own if it is one, no wider than the compute type."""
+    """The type in which operands are multiplied: their own if it is one, no wider than the compute type.
+
+    Of floats of 8 bits and less BFLOAT16 on GPUs: it holds them, and, other than HALF, what scales make of them.
+    """
+    small = DataType.BFLOAT16 if e.target.is_gpu else node.compute
+    types = tuple(small if dtype.is_small_float else dtype for dtype in types)
     only = types[0] if len(set(types)) == 1 else node.compute
     if only is DataType.BFLOAT16 and e.target.chip == "gfx908":
         return DataType.FLOAT  # its bf16 matrix instructions are not used: scalar code that spills
@@ -44,6 +60,25 @@ def length(e: Emitter, node: AttentionNode, port: str) -> Value:
 def element(e: Emitter, node: AttentionNode, port: str) -> Value:
     """A tensor of one element in the compute type, rank 4."""
     return e.reshape(e.read(node.inputs[port], node.compute), (1, 1, 1, 1))
+
+
+def factor_of(t: Elementwise, node: AttentionNode, ports: Sequence[str], heads: int) -> Value | None:
+    """The product of the factors at ports, [1 or B, 1 or heads, 1, 1]; None where there are none."""
+    found: Value | None = None
+    for port in ports:
+        if port in node.inputs:
+            factor = t.e.read(node.inputs[port], t.dtype)
+            factor = t.e.reshape(factor, (1, 1, 1, 1)) if len(factor.dims) != 4 else _per_head(t.e, factor, heads)
+            found = factor if found is None else t.mul(found, factor)
+    return found
+
+
+def _per_head(e: Emitter, factor: Value, heads: int) -> Value:
+    batch, own, _, _ = factor.dims
+    if own in (1, heads):
+        return factor
+    repeated = e.expand(e.reshape(factor, (batch, own, 1, 1)), (batch, own, heads // own, 1))
+    return e.reshape(repeated, (batch, heads, 1, 1))
 
 
 def rank_4(e: Emitter, value: Value) -> Value:

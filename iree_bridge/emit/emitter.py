@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from graph_api import DataType, Graph, Node, TensorAttr
-from iree_bridge.emit import gaps, packed
+from iree_bridge.emit import gaps, packed, rounded
 from iree_bridge.emit.builder import Builder, Value
 from iree_bridge.emit.corrections import make_halves, reduce_angles
 from iree_bridge.emit.mlir import ir
@@ -31,6 +31,9 @@ __all__ = ["RULES", "Emitter", "Value", "rule"]
 
 RULES: dict[str, Callable[[Emitter, Any], None]] = {}
 """Emission rule of each operation by name."""
+
+
+_ELEMENTWISE = ("pointwise", "batchnorm_inference", "batchnorm_inference_variance_ext")
 
 
 def rule(op: str) -> Callable[[Callable[[Emitter, Any], None]], Callable[[Emitter, Any], None]]:
@@ -58,6 +61,7 @@ class Emitter(Builder):
         self._guarded = guarded
         self._convolves = any(node.op.startswith("conv_") for node in graph.nodes)
         self._values: dict[TensorAttr, Value] = {}
+        self._results: dict[TensorAttr, Value] = {}
         self.updates_in_place = False
         """Set where an operation may become an update, e.g. a sort. The compiler makes one in place after the last use
         of a tensor, inputs included, so each input gets a use at the end."""
@@ -106,11 +110,27 @@ class Emitter(Builder):
         value = self._values[tensor]
         return self.cast(value, carried(value.dtype) if dtype is None else dtype)
 
+    def again(self, tensor: TensorAttr) -> Value:
+        """The value of a tensor, as one that the compiler does not know to be computed already, in memory order.
+
+        What is computed element by element is computed again, of operands that are read again.
+        """
+        made = next((node for node in self.graph.nodes if tensor in node.outputs.values()), None)
+        if made is None or made.op not in _ELEMENTWISE or not tensor.is_virtual:
+            order = tensor.physical.order
+            value = self.barrier(self.permute(self._values[tensor], order))
+            return self.permute(value, [order.index(axis) for axis in range(len(order))])
+        kept = dict(self._values)
+        self._values |= {operand: self.again(operand) for operand in made.inputs.values() if operand.value is None}
+        RULES[made.op](self, made)
+        value, self._values = self._values[tensor], kept
+        return value
+
     def write(self, node: Node, port: str, value: Value) -> None:
         """Makes ``value`` the output of ``node`` at ``port``.
 
         Floating-point tensors are carried in the wider of their data type and the compute type; small floats and all
-        others in their type.
+        others in their type, and on GPUs those that are also stored (``iree_bridge.emit.rounded``).
         """
         tensor = node.outputs[port]
         if value.dims != tensor.dims:
@@ -118,7 +138,20 @@ class Emitter(Builder):
         kept = tensor.data_type
         if kept.is_float and not kept.is_small_float and value.dtype.is_float and value.dtype.eps < kept.eps:
             kept = value.dtype
-        self._values[tensor] = self.cast(value, kept)
+        value = self.cast(value, kept)
+        is_read = kept is not tensor.data_type and rounded.is_read_again(self.graph, tensor, self.target)
+        if is_read and not rounded.is_read_by_a_norm(self.graph, tensor):
+            value = self.cast(value, tensor.data_type)
+        self._values[tensor] = value
+
+    def stored_beside(self, value: Value, tensor: TensorAttr) -> Value:
+        """``value``, made of all of ``tensor``; if that is a result to be rounded, it is stored by the same kernel."""
+        kept = self._values.get(tensor)
+        is_open = kept is not None and tensor not in self._results and kept.dtype is not tensor.data_type
+        if kept is None or not is_open or not rounded.is_read_again(self.graph, tensor, self.target):
+            return value
+        value, self._results[tensor] = rounded.stored_beside(self, value, kept, tensor)
+        return value
 
     def _from_physical(self, tensor: TensorAttr, argument: Any) -> Value:
         layout = tensor.physical
@@ -134,7 +167,7 @@ class Emitter(Builder):
 
     def _store(self, tensor: TensorAttr, argument: Any, *, guarded: bool) -> None:
         layout = tensor.physical
-        value = self.cast(self._values[tensor], tensor.data_type)
+        value = self._results.get(tensor) or self.cast(self._values[tensor], tensor.data_type)
         if stored(tensor.data_type) is not tensor.data_type:
             value = value.named(stored(tensor.data_type))
         if self.target.backend == "rocm" and self._convolves and not is_usual(tensor):

@@ -73,7 +73,11 @@ def layernorm(e: Emitter, node: LayernormNode) -> None:
     x, scale, bias = (e.read(node.inputs[port], kind) for port in ("x", "scale", "bias"))
     center, difference, variance = moments(t, x, node.axes)
     inverse = inverse_root(t, variance, number(t, node.inputs["epsilon"], variance))
-    results = {"y": _affine(t, difference, inverse, scale, bias), "mean": center, "inv_variance": inverse}
+    if _needs_statistics_first(e, node):
+        center, inverse = e.barrier(center), e.barrier(inverse)
+        difference = t.sub(e.cast(e.again(node.inputs["x"]), kind), center)
+    y = e.stored_beside(_affine(t, difference, inverse, scale, bias), node.inputs["x"])
+    results = {"y": y, "mean": center, "inv_variance": inverse}
     for port in node.outputs:
         e.write(node, port, results[port])
 
@@ -86,8 +90,10 @@ def rmsnorm(e: Emitter, node: RmsnormNode) -> None:
     x, scale = (e.read(node.inputs[port], kind) for port in ("x", "scale"))
     square = mean(e, t.mul(x, x), node.axes)
     inverse = inverse_root(t, square, number(t, node.inputs["epsilon"], square))
+    if _needs_statistics_first(e, node):
+        x, inverse = e.cast(e.again(node.inputs["x"]), kind), e.barrier(inverse)
     bias = e.read(node.inputs["bias"], kind) if "bias" in node.inputs else None
-    e.write(node, "y", _affine(t, x, inverse, scale, bias))
+    e.write(node, "y", e.stored_beside(_affine(t, x, inverse, scale, bias), node.inputs["x"]))
     if "inv_rms" in node.outputs:
         e.write(node, "inv_rms", inverse)
 
@@ -98,6 +104,24 @@ def _arithmetic(e: Emitter, node: BatchnormNode | LayernormNode | RmsnormNode) -
     Conversions between the steps would be cheaper, but the compiler starts another kernel at each.
     """
     return accumulator(e.target, node.inputs["x"].dims, node.axes, node.compute)
+
+
+def _needs_statistics_first(e: Emitter, node: LayernormNode | RmsnormNode) -> bool:
+    """Whether a GPU computes the statistics in a kernel of their own, and y of x again where it is needed.
+
+    That is where y goes to blocks that are quantised. The kernel of the statistics would make x less its mean as well,
+    to be stored beside its sums; and that the compiler fails to distribute.
+    """
+    return e.target.is_gpu and _reaches_blocks(e, node.outputs["y"])
+
+
+def _reaches_blocks(e: Emitter, tensor: TensorAttr) -> bool:
+    for node in e.graph.nodes:
+        if tensor in node.inputs.values():
+            onward = node.op == "pointwise" and _reaches_blocks(e, node.outputs["out_0"])
+            if node.op == "block_scale_quantize" or onward:
+                return True
+    return False
 
 
 def moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:

@@ -14,7 +14,7 @@ from graph_api.ops.norm_backward import (
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.norm import inverse_root, number
 from iree_bridge.emit.pointwise import Elementwise
-from iree_bridge.emit.reduction import accumulator, mean, total
+from iree_bridge.emit.reduction import accumulator, mean, plus_nothing, total
 
 __all__ = ["batchnorm_backward", "trailing"]
 
@@ -48,6 +48,7 @@ def trailing(e: Emitter, node: LayernormBackwardNode | RmsnormBackwardNode) -> N
     scale = e.reshape(scale, (1,) * (node.inputs["x"].rank - len(scale.dims)) + scale.dims)
     dy, normal = _operands(t, node, center, inverse)
     across = _alone(e, mean(e, _terms(t, t.mul(dy, scale), normal), node.axes))
+    dy, normal = _operands(t, node, center, inverse)
     along = None if center is None else _alone(e, mean(e, _terms(t, dy, scale), node.axes))
     dy, normal = _operands(t, node, center, inverse)
     left = t.sub(t.mul(dy, scale), t.mul(normal, across))
@@ -95,10 +96,9 @@ def _operands(
     inverse: Value,
 ) -> tuple[Value, Value]:
     """dy and normalised x, at each call as values that the compiler for a GPU does not know to be computed already."""
-    order = node.inputs["x"].physical.order
-    back = [order.index(axis) for axis in range(len(order))]
-    dy, x = (t.e.permute(t.e.read(node.inputs[port]), order) for port in ("dy", "x"))
-    dy, x = (t.e.cast(t.e.permute(_alone(t.e, value), back), t.dtype) for value in (dy, x))
+    e = t.e
+    dy, x = (e.again(tensor) if e.target.is_gpu else e.read(tensor) for tensor in (node.inputs["dy"], node.inputs["x"]))
+    dy, x = e.cast(dy, t.dtype), e.cast(x, t.dtype)
     return dy, t.mul(x if center is None else t.sub(x, center), inverse)
 
 
@@ -108,11 +108,5 @@ def _alone(e: Emitter, value: Value) -> Value:
 
 
 def _terms(t: Elementwise, a: Value, b: Value) -> Value:
-    """``a * b`` for a sum, plus a zero that the compiler does not see.
-
-    Else the sum is a product of matrices for it. Of that the operands are computed for whole rows first, which on a GPU
-    takes more registers than there are; on a CPU it fails where both have a stride of 0 ("invalid accumulator/result
-    vector shape").
-    """
-    product = t.mul(a, b)
-    return t.add(product, t.e.barrier(t.e.splat(-0.0, (1,) * len(product.dims), t.dtype)))
+    """``a * b`` for a sum."""
+    return plus_nothing(t.e, t.mul(a, b))

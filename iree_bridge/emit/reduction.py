@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graph_api import DataType, ReductionMode
+from graph_api import DataType, Node, ReductionMode, TensorAttr
 from graph_api.layout import stride_order
 from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit import ordered
@@ -14,14 +14,16 @@ from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import TORCH_CODE
 
-__all__ = ["accumulator", "mean", "reduction", "total"]
+__all__ = ["accumulator", "extreme", "mean", "plus_nothing", "reduction", "total"]
 
 
 @rule("reduction")
 def reduction(e: Emitter, node: ReductionNode) -> None:
     """x is converted to the compute type, in which everything is done; y keeps the reduced dims as 1."""
     tensor, axes = node.inputs["x"], node.axes
-    x = e.read(tensor, node.compute)
+    x = e.cast(e.again(tensor), node.compute) if _stands_apart(e, node) else e.read(tensor, node.compute)
+    if _is_like_a_product(e, node):
+        x = plus_nothing(e, x)
     if node.outputs["y"].volume == 1:
         # Of everything: the order of the terms is free, so it is that of memory, which needs no transposition.
         x, axes = e.permute(x, stride_order(tensor.dims, tensor.strides)), range(len(x.dims))
@@ -30,6 +32,53 @@ def reduction(e: Emitter, node: ReductionNode) -> None:
     if e.target.is_gpu and terms > _SHORT and not fills_waves(tensor.dims, node.axes) and _leads_to_reduction(e, node):
         y = e.barrier(y)
     e.write(node, "y", y)
+
+
+def _is_like_a_product(e: Emitter, node: ReductionNode) -> bool:
+    """Whether the compiler for a GPU may take the sum of a row for a product of matrices: see `plus_nothing`."""
+    made = next((other for other in e.graph.nodes if node.inputs["x"] in other.outputs.values()), None)
+    summed = node.attributes.mode in (ReductionMode.ADD, ReductionMode.AVG) and node.compute.is_float
+    several = made is not None and made.op == "pointwise" and len(made.inputs) > 1
+    return e.target.is_gpu and summed and several and fills_waves(node.inputs["x"].dims, node.axes)
+
+
+def plus_nothing(e: Emitter, x: Value) -> Value:
+    """Terms of a sum, plus a zero that the compiler does not see.
+
+    Else a sum of products is one of matrices for it. Of that the operands are computed for whole rows first, which on a
+    GPU takes more registers than there are; on a CPU it fails where both have a stride of 0 ("invalid
+    accumulator/result vector shape").
+    """
+    zero = e.barrier(e.splat(-0.0, (1,) * len(x.dims), x.dtype))
+    return e.op("aten.add.Tensor", x.dims, x.dtype, x, zero, 1)
+
+
+def _stands_apart(e: Emitter, node: ReductionNode) -> bool:
+    """Whether a GPU computes what is reduced again, or reads it, since something else uses it as well.
+
+    Else the compiler makes it, stores it and reduces it in one kernel, which it cannot distribute where the terms are
+    many, or takes minutes for. That kernel is right for sums of columns, which lie beside each other; and what is made
+    of sums of rows joins theirs, as in a softmax.
+    """
+    tensor, made = node.inputs["x"], node.outputs["y"]
+    if not e.target.is_gpu or tensor.physical.order[-1] not in node.axes:
+        return False
+    if not any(tensor in other.outputs.values() for other in e.graph.nodes):
+        return False
+    others = [other for other in e.graph.nodes if tensor in other.inputs.values() and other is not node]
+    behind = _made_of(e, made)
+    joins = made.volume > 1 and all(other in behind for other in others)
+    return not tensor.is_virtual or (bool(others) and not joins)
+
+
+def _made_of(e: Emitter, tensor: TensorAttr) -> list[Node]:
+    """The nodes that are computed from a tensor."""
+    reached, found = {tensor}, list[Node]()
+    for node in e.graph.nodes:
+        if reached.intersection(node.inputs.values()):
+            reached.update(node.outputs.values())
+            found.append(node)
+    return found
 
 
 def fills_waves(dims: Sequence[int], axes: Sequence[int]) -> bool:
@@ -46,13 +95,7 @@ _WAVE, _SHORT = 64, 512
 
 def _leads_to_reduction(e: Emitter, node: ReductionNode) -> bool:
     """Whether a later reduction is computed from the result of ``node``, as the sum in a softmax from the maximum."""
-    reached = set(node.outputs.values())
-    for later in e.graph.nodes:
-        if later is not node and reached.intersection(later.inputs.values()):
-            if later.op == "reduction":
-                return True
-            reached.update(later.outputs.values())
-    return False
+    return any(later.op == "reduction" for later in _made_of(e, node.outputs["y"]))
 
 
 def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Sequence[int]) -> Value:
@@ -66,11 +109,11 @@ def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Se
         case ReductionMode.NORM2:
             return t.unary("sqrt", total(e, t.mul(x, x), axes))
         case ReductionMode.MAX:
-            return _extreme(e, x, axes)
+            return extreme(e, x, axes)
         case ReductionMode.AMAX:
-            return _extreme(e, t.unary("abs", x), axes)
+            return extreme(e, t.unary("abs", x), axes)
         case ReductionMode.MIN:
-            return _extreme(e, x, axes, least=True)
+            return extreme(e, x, axes, least=True)
         case ReductionMode.MUL:
             return _product(e, x, axes)
         case ReductionMode.MUL_NO_ZEROS:
@@ -119,7 +162,8 @@ def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:
     return summed if count == 1 else e.op("aten.div.Scalar", summed.dims, x.dtype, summed, float(count))
 
 
-def _extreme(e: Emitter, x: Value, axes: Sequence[int], *, least: bool = False) -> Value:
+def extreme(e: Emitter, x: Value, axes: Sequence[int], *, least: bool = False) -> Value:
+    """The maximum or minimum over ``axes``, which stay as dims of 1."""
     name = "aten.amin" if least else "aten.amax"
     if not ordered.is_keyed(e, x.dtype):
         return _over(e, name, x, axes)

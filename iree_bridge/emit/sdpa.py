@@ -9,11 +9,12 @@ from typing import NamedTuple
 from fusilli_ground.late_numpy import np
 from graph_api import DataType, TensorAttr
 from graph_api.ops.sdpa import SdpaNode
-from iree_bridge.emit.attention import alibi, cut, dropout_of, element, product_type, rank_4, visible
+from iree_bridge.emit.attention import alibi, cut, dropout_of, element, factor_of, product_type, rank_4, visible
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.fused_attention import LEAST_MASK, FusedAttention, Tiles, fused_attention
 from iree_bridge.emit.matmul import product
 from iree_bridge.emit.pointwise import Elementwise
+from iree_bridge.emit.reduction import extreme
 from iree_bridge.emit.reduction import total as sums
 from iree_bridge.targets.variants import MASKED_TILES, is_ragged_attention, uses_fused_attention
 
@@ -22,14 +23,31 @@ __all__ = ["sdpa"]
 
 _LOG2_E = math.log2(math.e)
 _LN_2 = math.log(2.0)
+_OF_SCORES = ("scale", "descale_q", "descale_k")
 
 
 @rule("sdpa")
 def sdpa(e: Emitter, node: SdpaNode) -> None:
     """On a GPU one kernel; on a CPU, whose code for that is 50 times slower, products around a softmax."""
     values = _fused(e, node) if uses_fused_attention(node, e.target) else _decomposed(e, node)
+    values |= _scaled_results(e, node, values["o"])
     for port in node.outputs:
         e.write(node, port, values[port])
+
+
+def _scaled_results(e: Emitter, node: SdpaNode, o: Value) -> dict[str, Value]:
+    """o, of weights and values, times what their types are scaled with; its largest magnitude before scale_o."""
+    t = Elementwise(e, node.compute)
+    factor = factor_of(t, node, ("descale_v", "scale_s", "descale_s"), node.score_dims[1])
+    o = o if factor is None else t.mul(o, factor)
+    if "amax_o" in node.outputs and e.target.is_gpu:
+        o = e.barrier(o)  # a kernel that makes it, stores it and reduces it, the compiler fails to distribute
+    made = {"amax_o": _largest(t, o)} if "amax_o" in node.outputs else {}
+    return made | {"o": t.mul(o, element(e, node, "scale_o")) if "scale_o" in node.inputs else o}
+
+
+def _largest(t: Elementwise, x: Value) -> Value:
+    return extreme(t.e, t.unary("abs", x), range(4))
 
 
 # ---- operands ------------------------------------------------------------------------------------------------------
@@ -46,7 +64,7 @@ class _Operands(NamedTuple):
 def _operands(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None = None) -> _Operands:
     q, k, v = (node.inputs[port] for port in ("q", "k", "v"))
     kind = product_type(e, node, q.data_type, k.data_type)
-    queries = cut(e, node, "seq_len_q", e.read(q, kind))
+    queries = cut(e, node, "seq_len_q", _read(e, q, kind))
     values = _of_keys(e, node, "v", product_type(e, node, v.data_type))
     keys = _of_keys(e, node, "k", kind)
     mask = node.inputs.get("attn_mask")
@@ -67,10 +85,22 @@ def _operands(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None = None)
 
 def _of_keys(e: Emitter, node: SdpaNode, port: str, kind: DataType) -> Value:
     """k or v, [B, H, Skv, D]: its pages one after the other, zeros behind the lengths."""
-    x = e.read(node.inputs[port]) if node.is_paged(port) else e.read(node.inputs[port], kind)
+    x = e.read(node.inputs[port]) if node.is_paged(port) else _read(e, node.inputs[port], kind)
     if node.is_paged(port):
         x = e.cast(_gathered(e, node, port, x), kind)
     return cut(e, node, "seq_len_kv", x)
+
+
+def _read(e: Emitter, tensor: TensorAttr, kind: DataType) -> Value:
+    """An operand; of 4 and 6 bits unpacked by a kernel of its own on GPUs (``docs/gpu_findings.md``)."""
+    if not tensor.data_type.is_packed or not e.target.is_gpu:
+        return e.read(tensor, kind)
+    return e.cast(e.barrier(e.read(tensor, tensor.data_type)), kind)
+
+
+def _decoded(e: Emitter, node: SdpaNode, port: str, x: Value) -> Value:
+    """An operand as the fused kernel takes it: it cannot decode small floats where it reads them."""
+    return e.barrier(x) if node.inputs[port].data_type.is_small_float else x
 
 
 def _gathered(e: Emitter, node: SdpaNode, port: str, x: Value) -> Value:
@@ -103,7 +133,7 @@ def _whole_tiles(node: SdpaNode) -> tuple[int, int] | None:
     Where a tile ends beyond the last query or key, the compiler takes none at all: 197 tokens ran in scalar code.
     """
     _, _, queries, keys = node.score_dims
-    if node.inputs["q"].data_type not in (DataType.HALF, DataType.BFLOAT16) or queries == 1:
+    if node.multiplied(node.inputs["q"]) not in (DataType.HALF, DataType.BFLOAT16) or queries == 1:
         return None
     filled = _filled_up(queries), _filled_up(keys)
     return None if filled == (queries, keys) else filled
@@ -140,16 +170,17 @@ def _fused(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     padded = None if tiles else _whole_tiles(node)
     x = _operands(e, node, padded)
     t = Elementwise(e, DataType.FLOAT)
-    q, scale = x.q, node.constant_scale
-    if scale is None:
-        q, scale = e.cast(t.mul(e.cast(q, DataType.FLOAT), element(e, node, "scale")), q.dtype), 1.0
+    factor, scale = factor_of(t, node, _OF_SCORES, node.score_dims[1]), node.constant_scale
+    q = x.q if factor is None else e.cast(t.mul(e.cast(x.q, DataType.FLOAT), factor), x.q.dtype)
+    q, k, v = (_decoded(e, node, port, value) for port, value in (("q", q), ("k", x.k), ("v", x.v)))
+    scale = 1.0 if scale is None else scale
     mask = _fused_mask(t, x)
     if tiles:
         mask = _mask_of_tiles(e, node, mask, x.visible)
-    fused = fused_attention(e, q, x.k, x.v, mask, scale, tiles)
+    fused = fused_attention(e, q, k, v, mask, scale, tiles)
     if padded:
         fused = FusedAttention(*(e.slice(part, 2, 0, node.score_dims[2]) for part in fused))
-    sink = _sink(e, node)
+    sink, top = _sink(e, node), fused.max
     if sink is not None:
         fused = _with_sink(t, fused, t.scale(sink, _LOG2_E))
     one, nothing = t.constant(1.0, fused.sum), t.constant(-math.inf, fused.sum)
@@ -158,6 +189,9 @@ def _fused(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     if set(node.outputs) & {"max", "stats"}:
         values["max"] = t.select(empty, nothing, t.scale(fused.max, _LN_2))
         values["stats"] = t.add(values["max"], t.unary("log", fused.sum))
+    if "amax_s" in node.outputs:
+        weight = t.div(t.unary("exp2", t.sub(top, fused.max)), t.select(empty, one, fused.sum))
+        values["amax_s"] = _largest(t, t.select(empty, t.constant(0.0, weight), weight))
     return values
 
 
@@ -206,8 +240,9 @@ def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     x = _operands(e, node)
     t = Elementwise(e, node.compute)
     scores = product(e, x.q, e.permute(x.k, [0, 1, 3, 2]), node.compute, across=True)
-    scale = node.constant_scale
-    scores = t.mul(scores, element(e, node, "scale")) if scale is None else t.scale(scores, scale)
+    factor, scale = factor_of(t, node, _OF_SCORES, node.score_dims[1]), node.constant_scale
+    scores = scores if factor is None else t.mul(scores, factor)
+    scores = scores if scale is None else t.scale(scores, scale)
     if x.mask is not None:
         scores = t.add(scores, e.cast(x.mask, node.compute))
     if x.visible is not None:
@@ -227,9 +262,13 @@ def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
         if "dropout_scale" in node.inputs:
             weights = t.mul(weights, element(e, node, "dropout_scale"))
     o = product(e, e.cast(weights, x.v.dtype), x.v, node.compute, across=False)
-    o = t.div(o, t.select(t.compare("eq", total, 0.0), t.constant(1.0, total), total))
+    divisor = t.select(t.compare("eq", total, 0.0), t.constant(1.0, total), total)
+    o = t.div(o, divisor)
     stats = t.add(shift, t.unary("log", total)) if "stats" in node.outputs else total
-    return {"o": o, "stats": stats, "max": shift, "sum_exp": total}
+    values = {"o": o, "stats": stats, "max": shift, "sum_exp": total}
+    if "amax_s" in node.outputs:
+        values["amax_s"] = _largest(t, t.div(_reduce(e, "amax", t.unary("abs", weights)), divisor))
+    return values
 
 
 def _reduce(e: Emitter, name: str, value: Value) -> Value:

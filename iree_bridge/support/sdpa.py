@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from graph_api.ops.attention import AttentionNode
+from graph_api import DataType
 from graph_api.ops.sdpa import SdpaNode
 from iree_bridge.support.rules import Decline, support_rule
 from iree_bridge.targets.target import Target
 
-__all__ = ["NO_RANDOM_NUMBERS", "UNSETTLED_ALIBI", "decline_small_floats", "sdpa"]
+__all__ = ["NO_RANDOM_NUMBERS", "UNSETTLED_ALIBI", "sdpa"]
 
 UNSETTLED_ALIBI = (
     "alibi_mask: sources agree on its biases up to the diagonal of the first query and key; set "
@@ -22,24 +22,23 @@ _WHY = {
     "dropout_probability": NO_RANDOM_NUMBERS,
     "rng_dump": "rng_dump: nothing is drawn at random here; give dropout_mask, which is what it would hold",
 }
-_SCALING = "8-bit scaling is not served; scale q, k, v and o with pointwise MUL, and the scores with attn_scale"
 
 
 @support_rule("sdpa")
 def sdpa(node: SdpaNode, target: Target) -> None:
-    """Every option whose result is settled, of the data types of 16 bits and more."""
-    decline_small_floats(node)
+    """Every option whose result is settled."""
+    _decline_powers(node)
     option = node.unsettled()
     if option is not None:
-        raise Decline(option, _WHY.get(option, f"{option}: {_SCALING}"))
+        raise Decline(option, _WHY[option])
 
 
-def decline_small_floats(node: AttentionNode) -> None:
-    """Of no operand or result, in either direction: the emission of their products does not know such types."""
-    for port, tensor in (node.inputs | node.outputs).items():
-        if tensor.data_type.is_small_float:
+def _decline_powers(node: SdpaNode) -> None:
+    for port in ("q", "k", "v"):
+        tensor = node.inputs[port]
+        if tensor.data_type is DataType.FP8_E8M0:
             raise Decline(
                 "dtype",
-                f"{port} '{tensor.name}' is {tensor.data_type.name}; attention is served of larger floats, convert it "
-                "with a pointwise IDENTITY",
+                f"{port} '{tensor.name}' is FP8_E8M0, which has powers of two alone; convert it with a pointwise "
+                "IDENTITY",
             )

@@ -7,7 +7,7 @@ from typing import Final
 
 from graph_api.ops.sdpa_backward import SdpaBackwardNode
 from iree_bridge.support.rules import Decline, support_rule
-from iree_bridge.support.sdpa import NO_RANDOM_NUMBERS, UNSETTLED_ALIBI, decline_small_floats
+from iree_bridge.support.sdpa import NO_RANDOM_NUMBERS, UNSETTLED_ALIBI
 from iree_bridge.targets.target import Target
 
 __all__ = ["sdpa_backward"]
@@ -19,7 +19,7 @@ _LARGEST: Final = 1 << 31
 @support_rule("sdpa_backward")
 def sdpa_backward(node: SdpaBackwardNode, target: Target) -> None:
     """Every option whose result is settled, while the weights of all queries and keys fit."""
-    decline_small_floats(node)
+    _decline_small_floats(node)
     option = node.unsettled()
     if option is not None:
         raise Decline(option, {"alibi_mask": UNSETTLED_ALIBI}.get(option, NO_RANDOM_NUMBERS))
@@ -34,3 +34,14 @@ def sdpa_backward(node: SdpaBackwardNode, target: Target) -> None:
             f"{needed} bytes; served are twice {_LARGEST}. Give fewer sequences or heads at a time: their gradients "
             "are independent but for the sums over the heads of a group",
         )
+
+
+def _decline_small_floats(node: SdpaBackwardNode) -> None:
+    """Of no operand or result: five products of what is rounded to 8 bits in between have no settled meaning here."""
+    for port, tensor in (node.inputs | node.outputs).items():
+        if tensor.data_type.is_small_float:
+            raise Decline(
+                "dtype",
+                f"{port} '{tensor.name}' is {tensor.data_type.name}; gradients of attention are served of larger "
+                "floats, convert it with a pointwise IDENTITY",
+            )

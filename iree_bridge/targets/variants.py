@@ -121,7 +121,7 @@ def is_ragged_attention(node: Node, target: Target) -> bool:
         return False
     _, _, queries, keys = node.score_dims
     q, k, v = (node.inputs[port] for port in "qkv")
-    types = {tensor.data_type for tensor in (q, k, v)}
+    types = {node.multiplied(tensor) for tensor in (q, k, v)}
     fits = types == {DataType.HALF} or (types == {DataType.BFLOAT16} and target.chip != "gfx908")
     fits = fits and not (node.is_paged("k") or node.is_paged("v"))
     fits = fits and queries > 1 and {q.dims[3], v.dims[3]} <= {16, 32, 64, 128}  # such as threads share out evenly

@@ -493,10 +493,7 @@ _DECLINED = [
     _decline("alibi", "alibi_mask", alibi_mask=True),
     _decline("alibi_bottom_right", "alibi_mask", alibi_mask=True, causal_mask_bottom_right=True),
     _decline("dropout", "dropout_probability", dropout_probability=0.1),
-    _decline("descale", "descale_q", extra=_port("descale_q", (1, 1, 1, 1), D.FLOAT)),
-    _decline("amax", "amax_o", extra=_port("amax_o", (1, 1, 1, 1), D.FLOAT, output=True)),
     _decline("rng_dump", "rng_dump", extra=_port("rng_dump", (2, 4, 9, 12), D.HALF, output=True)),
-    _case("declined_fp8", _SMALL, D.FP8_E4M3, declined=dict.fromkeys(_ALL, "dtype")),
 ]
 
 CASES = [

@@ -193,14 +193,29 @@ def _products() -> list[OpCase]:
     return made
 
 
-def conv_graph(x_type: DataType, w_type: DataType, out: DataType, dims: Dims, filters: int, layout: str) -> Graph:
-    """A 3x3 convolution with scale and bias."""
+def conv_graph(
+    x_type: DataType,
+    w_type: DataType,
+    out: DataType,
+    dims: Dims,
+    filters: int,
+    layout: str | None,
+    *,
+    window: Sequence[int] = (3, 3),
+    w_stride: Dims | None = None,
+    **options: Any,
+) -> Graph:
+    """A convolution with scale, bias and ReLU, by default 3x3 with the padding that keeps the size."""
     g = Graph("conv", io_data_type=out, intermediate_data_type=D.FLOAT)
     x = g.tensor("x", dim=dims, layout=layout, data_type=x_type)
-    w = g.tensor("w", dim=(filters, dims[1], 3, 3), layout=layout, data_type=w_type)
-    y = g.conv_fprop(x, w, padding=(1, 1), stride=(1, 1), dilation=(1, 1))
-    y = g.pointwise(M.MUL, y, g.tensor("scale", dim=(1, 1, 1, 1), data_type=D.FLOAT))
-    y = g.pointwise(M.ADD, y, g.tensor("bias", dim=(1, filters, 1, 1), data_type=D.FLOAT))
+    kernel = (filters, dims[1] // options.pop("groups", 1), *window)
+    w = g.tensor("w", dim=kernel, layout=None if w_stride else layout, stride=w_stride, data_type=w_type)
+    if "pre_padding" not in options:
+        options.setdefault("padding", [size // 2 for size in window])
+    y = g.conv_fprop(x, w, **options)
+    ones = (1,) * len(window)
+    y = g.pointwise(M.MUL, y, g.tensor("scale", dim=(1, 1, *ones), data_type=D.FLOAT))
+    y = g.pointwise(M.ADD, y, g.tensor("bias", dim=(1, filters, *ones), data_type=D.FLOAT))
     g.pointwise(M.RELU_FWD, y).set_output(True).set_name("y")
     return g
 
@@ -218,7 +233,7 @@ def _convolutions() -> list[OpCase]:
         (D.HALF, D.FLOAT, D.FLOAT, "NHWC"),
         (D.INT4, D.FLOAT, D.FLOAT, "NHWC"),
     ]
-    return [
+    made = [
         OpCase(
             f"conv_{x.name.lower()}_{w.name.lower()}_{out.name.lower()}_{layout.lower()}",
             lambda x=x, w=w, out=out, layout=layout: conv_graph(x, w, out, (2, 8, 6, 6), 16, layout),
@@ -227,6 +242,53 @@ def _convolutions() -> list[OpCase]:
         )
         for n, (x, w, out, layout) in enumerate(rows)
     ]
+    return made + _native_convolutions()
+
+
+def _native_convolutions() -> list[OpCase]:
+    """Sizes that the matrix instructions of gfx942 (32 channels) and gfx950 (128) divide, and some that they do not."""
+    shapes: dict[str, tuple[Dims, int, str | None, dict[str, Any]]] = {
+        "3x3_nhwc": ((2, 32, 8, 8), 32, "NHWC", {}),
+        "3x3_nchw": ((2, 32, 8, 8), 32, "NCHW", {}),
+        "3x3_128_nhwc": ((1, 128, 8, 6), 16, "NHWC", {}),
+        "3x3_128_nchw": ((1, 128, 8, 6), 16, "NCHW", {}),
+        "1x1_nhwc": ((2, 128, 4, 6), 48, "NHWC", {"window": (1, 1)}),
+        "1x1_nchw": ((2, 128, 4, 6), 48, "NCHW", {"window": (1, 1)}),
+        "1x1_stride_nhwc": ((2, 128, 8, 8), 16, "NHWC", {"window": (1, 1), "stride": 2}),
+        "1x1_transposed": ((2, 128, 4, 4), 16, "NCHW", {"window": (1, 1), "w_stride": (1, 16, 1, 1)}),
+        "stride_nhwc": ((2, 128, 16, 16), 16, "NHWC", {"stride": 2}),
+        "stride_nchw": ((2, 128, 16, 16), 16, "NCHW", {"stride": 2}),
+        "dilation": ((1, 128, 8, 8), 16, "NHWC", {"dilation": 2, "padding": 2}),
+        "unpadded": ((1, 128, 10, 10), 16, "NHWC", {"padding": 0}),
+        "asymmetric": ((1, 128, 8, 8), 16, "NCHW", {"pre_padding": (2, 0), "post_padding": (0, 2)}),
+        "5x3": ((1, 32, 8, 8), 16, "NHWC", {"window": (5, 3)}),
+        "whole_window": ((16, 128, 3, 3), 16, "NHWC", {"padding": 0}),
+        "places_not_divided": ((1, 128, 5, 7), 16, "NHWC", {}),
+        "channels_not_divided": ((1, 24, 8, 8), 16, "NHWC", {}),
+        "groups": ((1, 64, 8, 8), 32, "NHWC", {"groups": 2}),
+        "mixed_layouts": ((1, 128, 8, 8), 16, "NHWC", {"w_stride": (1152, 9, 3, 1)}),
+        "1d": ((4, 128, 16), 16, None, {"window": (3,)}),
+        "3d": ((1, 128, 4, 4, 4), 16, None, {"window": (3, 3, 3)}),
+    }
+    formats = {
+        "e4m3": (D.FP8_E4M3, D.FP8_E4M3),
+        "e4m3_fnuz": (D.FP8_E4M3_FNUZ, D.FP8_E4M3_FNUZ),
+        "e5m2_e4m3": (D.FP8_E5M2, D.FP8_E4M3),
+        "e4m3_e5m2_fnuz": (D.FP8_E4M3_FNUZ, D.FP8_E5M2_FNUZ),
+    }
+    chosen = [(shape, form) for shape in shapes for form in ("e4m3", "e4m3_fnuz")]
+    chosen += [(shape, form) for shape in ("3x3_128_nhwc", "1x1_nchw") for form in ("e5m2_e4m3", "e4m3_e5m2_fnuz")]
+
+    def case(shape: str, form: str) -> OpCase:
+        (dims, filters, layout, options), (x, w) = shapes[shape], formats[form]
+        return OpCase(
+            f"conv_native_{shape}_{form}",
+            lambda: conv_graph(x, w, x, dims, filters, layout, **dict(options)),
+            _positive_factors,
+            fast=(shape, form) in (("3x3_nhwc", "e4m3_fnuz"), ("1x1_nchw", "e4m3")),
+        )
+
+    return [case(*each) for each in chosen]
 
 
 def _arithmetic() -> list[OpCase]:

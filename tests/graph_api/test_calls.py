@@ -163,7 +163,7 @@ WORDS: list[tuple[str, str, str]] = [
     ("sdpa", "use_causal_mask", "causal_mask"),
     ("sdpa", "enable_gqa", "grouped heads follow"),
     ("sdpa", "paged_attention_k_table", "page_table_k"),
-    ("sdpa", "descale_q", "other_inputs"),
+    ("sdpa", "seed", "other_inputs"),
     ("sdpa_backward", "dO", "did you mean do"),
     ("sdpa_backward", "dBias", "did you mean dbias"),
     ("sdpa_backward", "use_causal_mask", "causal_mask"),

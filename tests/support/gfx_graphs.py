@@ -510,6 +510,69 @@ def _quantized(d: _Draw) -> Graph:
     return g
 
 
+def _small_convolution(d: _Draw) -> Graph | None:
+    """Images and filters of 8-bit floats, often such as the chips' own instructions divide."""
+    kind = d.pick(_FP8)
+    g = Graph("g", io_data_type=D.FLOAT, compute_data_type=D.FLOAT, intermediate_data_type=D.FLOAT)
+    whole, layout = d.chance(0.7), d.pick(("NCHW", "NHWC"))
+    channels, filters = (d.pick((32, 128)), d.pick((16, 32))) if whole else (d.pick(_CHANNELS), d.pick(_CHANNELS))
+    image = (d.pick((4, 8)), d.pick((4, 8))) if whole else (d.pick(_IMAGES), d.pick(_IMAGES))
+    windows = [_window(d, size, dilated=True, point=d.chance(0.3)) for size in image]
+    if any(window is None for window in windows):
+        return None
+    size, stride, before, after, dilation, out = zip(*(window for window in windows if window), strict=True)
+    batch = d.pick((1, 2))
+    if _volume((batch, channels, *image)) > 20_000 or _volume((batch, filters, channels, *size, *out)) > 3_000_000:
+        return None
+    x = g.tensor("x", dim=(batch, channels, *image), layout=layout, data_type=kind)
+    w = g.tensor("w", dim=(filters, channels, *size), layout=layout, data_type=kind if d.chance(0.8) else d.pick(_FP8))
+    y = g.conv_fprop(x, w, pre_padding=before, post_padding=after, stride=stride, dilation=dilation)
+    y = _epilogue(d, g, y, (batch, filters, *out), 1)
+    y.set_output(True).set_data_type(d.pick((kind, D.FLOAT, D.HALF)))
+    return g
+
+
+def _small_attention(d: _Draw) -> Graph:
+    """Attention of 8-bit floats, some of its factors, and its amaxes."""
+    g = Graph("g", io_data_type=D.FLOAT, compute_data_type=D.FLOAT, intermediate_data_type=D.FLOAT)
+    kind, heads, shared = d.pick(_FP8), d.pick((2, 4)), d.pick((1, 2))
+    sq, skv, size = d.pick((1, 5, 16, 19, 32, 64)), d.pick((2, 7, 16, 33, 64)), d.pick((8, 16, 32, 64))
+    dims = {"q": (2, heads, sq, size), "k": (2, shared, skv, size), "v": (2, shared, skv, d.pick((16, 32)))}
+    operands = [_tensor(d, g, name, each, layouts=("packed", "any")).set_data_type(kind) for name, each in dims.items()]
+    names = [n for n in ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o") if d.chance(0.5)]
+    options: dict[str, Any] = {name: g.tensor(name, dim=(1, 1, 1, 1), data_type=D.FLOAT) for name in names}
+    for name in ("amax_s", "amax_o"):
+        if d.chance(0.5):
+            options[name] = g.tensor(name, dim=(1, 1, 1, 1), data_type=D.FLOAT).set_output(True)
+    options["causal_mask"] = d.chance(0.3)
+    g.sdpa(*operands, **options).o.set_output(True).set_data_type(d.pick((kind, D.HALF, D.FLOAT)))
+    return g
+
+
+def _shared(d: _Draw) -> Graph:
+    """A value that is a result, is summed up, normalised, or converted: several of them at once."""
+    g = Graph("g", io_data_type=d.pick(_TYPES), compute_data_type=D.FLOAT, intermediate_data_type=D.FLOAT)
+    rows, width = d.pick(_SIZES), d.pick((3, 7, 16, 33, 64, 100, 128, 257, 512, 1024))
+    x, other = (_tensor(d, g, name, (rows, width), layouts=("packed", "packed", "any")) for name in ("x", "other"))
+    y = g.pointwise(d.pick((M.ADD, M.MUL, M.GELU_BWD, M.RELU_BWD)), x, other)
+    y = g.pointwise(d.pick(_ACTIVATIONS), y) if d.chance(0.3) else y
+    y.set_output(d.chance(0.6))
+    uses = [use for use in ("norm", "sums", "most", "small", "plain") if d.chance(0.5)] or ["sums"]
+    if "norm" in uses:
+        scale = g.tensor("scale", dim=(1, width))
+        norm = g.rmsnorm(y, scale, epsilon=1e-3, forward_phase=NormFwdPhase.INFERENCE)[0]
+        norm.set_output(True)
+    for use, mode in (("sums", ReductionMode.ADD), ("most", ReductionMode.AMAX)):
+        if use in uses:
+            made = g.reduction(y, mode=mode).set_dim(d.pick(((rows, 1), (1, width), (1, 1))))
+            made.set_output(True).set_data_type(D.FLOAT)
+    if "small" in uses:
+        g.pointwise(M.MUL, y, 0.5).set_output(True).set_data_type(d.pick(_FP8))
+    if "plain" in uses:
+        g.pointwise(d.pick(_ACTIVATIONS), y).set_output(True)
+    return g
+
+
 FAMILIES: Final[dict[str, tuple[Callable[[_Draw], Graph | None], float]]] = {
     "product": (_product, 0.18),
     "convolution": (_convolution, 0.24),
@@ -528,5 +591,8 @@ FAMILIES: Final[dict[str, tuple[Callable[[_Draw], Graph | None], float]]] = {
     "pool gradient": (_pool_gradient, 0.05),
     "norm gradient": (_norm_gradient, 0.05),
     "experts": (_experts, 0.04),
+    "small convolution": (_small_convolution, 0.04),
+    "small attention": (_small_attention, 0.03),
+    "shared": (_shared, 0.05),
 }
 """Family → how a graph of it is made, and how often it comes."""

@@ -1,4 +1,4 @@
-"""The 65 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
+"""The 96 graphs whose compiled code is watched: operations that networks are made of, at the sizes of real layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from graph_api import DataType, Graph, NormFwdPhase, PointwiseMode, ReductionMode, ResampleMode, TensorAttr
 from iree_bridge.targets.variants import FUSED_PADDING
-from tests.cases import block_scale, small_types
+from tests.cases import block_scale, fusion, small_types
+from tests.cases.sdpa_small_types import scaled_attention
 
 __all__ = ["FLAGS", "GRAPHS", "ONE_MATRIX_KERNEL"]
 
@@ -304,6 +305,11 @@ def quantized(before: Callable[[Graph, TensorAttr], TensorAttr], dims: Dims) -> 
     return block_scale.quantize_graph(*block_scale.FORMATS["mxfp8_e4m3"], dims, D.HALF, before=before)
 
 
+def fp8_conv(dtype: DataType, layout: str, window: int) -> Graph:
+    """A layer of 128 channels of 8-bit floats with scale, bias and ReLU."""
+    return small_types.conv_graph(dtype, dtype, dtype, (8, 128, 28, 28), 128, layout, window=(window, window))
+
+
 def _linear(g: Graph, x: TensorAttr) -> TensorAttr:
     b = g.tensor("b", dim=(x.dims[1], 1024), data_type=D.HALF)
     return g.pointwise(M.GELU_APPROX_TANH_FWD, g.matmul(x, b))
@@ -316,6 +322,51 @@ _SMALL: dict[str, Callable[[], Graph]] = {
     "matmul_mxfp4_f16": lambda: block_scale.product_graph("mxfp4", (512, 1024, 1024), D.HALF, values=D.HALF),
     "quantize_mxfp8_gelu": lambda: quantized(lambda g, x: g.pointwise(M.GELU_APPROX_TANH_FWD, x), (512, 1024)),
     "quantize_mxfp8_matmul_gelu": lambda: quantized(_linear, (512, 1024)),
+    **{
+        f"conv_{window}x{window}_{dtype.name.lower()}_{layout.lower()}": lambda d=dtype, n=layout, w=window: fp8_conv(
+            d, n, w
+        )
+        for dtype in (D.FP8_E4M3, D.FP8_E4M3_FNUZ)
+        for window, layout in ((3, "NHWC"), (3, "NCHW"), (1, "NHWC"))
+    },
+    "attention_fp8_e4m3_scaled": lambda: scaled_attention(D.FP8_E4M3, (2, 8, 8, 8, 1024, 1024, 64, 64)),
+}
+
+_LAYER, _FILTERS, _ROWS = (8, 64, 56, 56), (64, 64, 3, 3), (512, 4096)
+_FUSED: dict[str, Callable[[], Graph]] = {
+    "dgrad_relu_f16_nhwc": lambda: fusion.activation_behind_dgrad(D.HALF, "NHWC", _LAYER, _FILTERS),
+    "dgrad_relu_dbias_f16_nhwc": lambda: fusion.activation_behind_dgrad(D.HALF, "NHWC", _LAYER, _FILTERS, bias=True),
+    "relu_wgrad_dbias_f16_nhwc": lambda: fusion.activation_before_gradients(D.HALF, "NHWC", _LAYER, _FILTERS),
+    "relu_wgrad_dbias_stored_f16_nhwc": lambda: fusion.activation_before_gradients(
+        D.HALF, "NHWC", _LAYER, _FILTERS, stored=True
+    ),
+    "relu_dgrad_f16_nhwc": lambda: fusion.activation_before_gradients(
+        D.HALF, "NHWC", _LAYER, _FILTERS, results=("dx",)
+    ),
+    "linear_gelu_kept_f16": lambda: fusion.linear(D.HALF, 512, 4096, 1024),
+    "linear_gradient_f16": lambda: fusion.linear_gradient(D.HALF, 512, 4096, 1024, bias=False),
+    "linear_gradient_dbias_f16": lambda: fusion.linear_gradient(D.HALF, 512, 4096, 1024),
+    "weight_gradient_dbias_f16": lambda: fusion.weight_gradient(D.HALF, 512, 4096, 1024),
+    **{
+        name: build
+        for op in ("layernorm", "rmsnorm")
+        for name, build in {
+            f"residual_{op}_f16": lambda op=op: fusion.residual_norm(op, D.HALF, _ROWS),
+            f"gelu_gradient_{op}_backward_f16": lambda op=op: fusion.norm_gradient(
+                op, D.HALF, _ROWS, before=PointwiseMode.GELU_BWD
+            ),
+            f"{op}_backward_f32": lambda op=op: fusion.norm_gradient(op, D.FLOAT, _ROWS),
+            f"quantize_mxfp8_{op}_f16": lambda op=op: fusion.norm_quantized(op, "mxfp8_e4m3", D.HALF, _ROWS),
+            f"{op}_fp8_amax_f16": lambda op=op: fusion.norm_scaled(op, D.HALF, D.FP8_E4M3_FNUZ, _ROWS),
+        }.items()
+    },
+    "matmul_fp8_e4m3_fnuz_amax": lambda: small_types.matmul_graph(
+        D.FP8_E4M3_FNUZ, D.FP8_E4M3_FNUZ, D.FP8_E4M3_FNUZ, (512, 4096, 1024), scaled=True, amax=True
+    ),
+    "gelu_fp8_amax_f16": lambda: fusion.scaled_and_amax(D.HALF, D.FP8_E4M3_FNUZ, _ROWS),
+    "gelu_gradient_row_sums_f16": lambda: fusion.gradient_and_sums(D.HALF, _ROWS, (512, 1)),
+    "quantize_mxfp8_conv_relu_f16": lambda: fusion.convolution_quantized("mxfp8_e4m3", D.HALF, _LAYER, _FILTERS),
+    "attention_rotary_f16": lambda: fusion.rotary_attention(D.HALF, (8, 8), 1024, 64),
 }
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
@@ -325,6 +376,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     **_ATTENTION,
     **_REST,
     **_SMALL,
+    **_FUSED,
     **{name: build for name, (build, _) in _UNWANTED.items()},
     **{f"{name}, unwanted form": build for name, (build, _) in _UNWANTED.items()},
 }

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from graph_api import DataType, TensorAttr
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
+from iree_bridge.emit import products_fp8
 from iree_bridge.emit.conv import cpu, generic
 from iree_bridge.emit.conv.thin import in_two_channels, without_thin_axes
 from iree_bridge.emit.emitter import Emitter, Value, rule
@@ -24,6 +25,9 @@ __all__ = ["conv_fprop", "convolution", "in_mirror", "operand_type", "operands"]
 @rule("conv_fprop")
 def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
     """torch.aten.convolution on logical operands; the result has the compute type, in which it accumulates."""
+    if _is_native(e, node):
+        e.write(node, "y", _native(e, node))
+        return
     x, w = operands(e, node, "x", "w")
     if node.attributes.is_mirrored:
         # Picking elements out of a buffer with gaps and mirroring them in one kernel fails on the CPU target.
@@ -33,6 +37,28 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
     if y is None:
         y = convolution(e, node.attributes, x, w, node.groups, node.compute)
     e.write(node, "y", y)
+
+
+def _is_native(e: Emitter, node: ConvFpropNode) -> bool:
+    """Whether the chip multiplies the 8-bit floats of both operands as they are.
+
+    Filters of one position and of another type than the image the compiler refuses ("vector.contract").
+    """
+    x, w, y = node.inputs["x"], node.inputs["w"], node.outputs["y"]
+    dims = math.prod(y.dims) // y.dims[1], y.dims[1], x.dims[1]
+    point = all(size == 1 for size in w.dims[2:])
+    alike = is_usual(x) and (
+        x.data_type is w.data_type if point else (is_usual(w) and is_channels_last(x) == is_channels_last(w))
+    )
+    plain = alike and x.physical.dense and w.physical.dense and node.groups == 1 and not node.attributes.is_mirrored
+    return plain and products_fp8.is_native(e.target, x.data_type, w.data_type, dims, node.compute)
+
+
+def _native(e: Emitter, node: ConvFpropNode) -> Value:
+    x, w = (e.read(node.inputs[port], node.inputs[port].data_type) for port in ("x", "w"))
+    out, a = node.outputs["y"].dims[2:], node.attributes
+    x, padding = cropped(e, x, met(a, x.dims[2:], w.dims[2:], out))
+    return products_fp8.convolution(e, a, x, w, out, padding, last=is_channels_last(node.inputs["x"]))
 
 
 def in_mirror(e: Emitter, w: Value) -> Value:

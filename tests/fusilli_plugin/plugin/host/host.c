@@ -52,6 +52,51 @@ static void walk(void) {
   printf("workspace %zu\n", size);
 }
 
+enum { GUARD = 64 };
+
+// One case of many: no input and nothing behind a buffer is written to, and a second execution gives the same bytes.
+static void guarded(const plugin_t* p, void* handle, const char* where) {
+  case_t each = case_read(where), given = each;
+  for (uint32_t i = 0; i < each.count; ++i) {
+    unsigned char* memory = aligned(each.sizes[i] + GUARD);
+    memcpy(memory, each.buffers[i].ptr, each.sizes[i]);
+    memset(memory + each.sizes[i], 0xA5, GUARD);
+    given.buffers[i].ptr = memory;
+  }
+  size_t size = 0;
+  void* context = build_plan(p, handle, &given, &size);
+  void* workspace = workspace_of(size);
+  OK(p, p->execute(handle, context, workspace, given.buffers, given.count));
+  case_write_outputs(&given, where);
+  case_t again = case_copy(&given);
+  OK(p, p->execute(handle, context, workspace, again.buffers, again.count));
+  CHECK(case_same_outputs(&again, &given), "%s: the second execution differs", where);
+  for (uint32_t i = 0; i < each.count; ++i) {
+    const unsigned char* memory = given.buffers[i].ptr;
+    for (int k = 0; k < GUARD; ++k)
+      CHECK(memory[each.sizes[i] + k] == 0xA5, "%s: byte %d behind tensor %lld is written", where, k,
+            (long long)each.buffers[i].uid);
+    CHECK(each.is_output[i] || memcmp(memory, each.buffers[i].ptr, each.sizes[i]) == 0, "%s: input %lld is written",
+          where, (long long)each.buffers[i].uid);
+  }
+  OK(p, p->destroy_context(handle, context));
+  case_free(&again);
+  case_free(&given);
+  free(workspace);
+}
+
+// N cases in the folders 0, 1, ...
+static void tables(void) {
+  plugin_t p = plugin_open(path, flags);
+  void* handle = make_handle(&p);
+  for (long i = 0; i < number; ++i) {
+    char where[4096];
+    snprintf(where, sizeof(where), "%s/%ld", folder, i);
+    guarded(&p, handle, where);
+  }
+  OK(&p, p.destroy(handle));
+}
+
 static void expect(const plugin_t* p, const char* what, int status, int wanted, const char* text) {
   CHECK(status == wanted, "%s: status %d, expected %d (%s)", what, status, wanted, plugin_error(p));
   CHECK(strstr(plugin_error(p), text), "%s: '%s' does not hold '%s'", what, plugin_error(p), text);
@@ -511,7 +556,8 @@ int host_main(int argc, char** argv) {
                {"fork_first", fork_first}, {"fork_stranger", fork_stranger}, {"fork_storm", fork_storm},
                {"signals", signals},     {"locale", locale},         {"moved", moved},
                {"small_stack", small_stack}, {"small_memory", small_memory}, {"unruly", unruly},
-               {"small_files", small_files}, {"cancelled", cancelled}, {"dropped", dropped}};
+               {"small_files", small_files}, {"cancelled", cancelled}, {"dropped", dropped},
+               {"tables", tables}};
   CHECK(argc >= 5, "usage: host PLUGIN local|deepbind MODE CASE [N]");
   path = argv[1];
   flags = RTLD_NOW | (strcmp(argv[2], "deepbind") == 0 ? RTLD_DEEPBIND : RTLD_LOCAL);
