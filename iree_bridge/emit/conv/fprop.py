@@ -153,7 +153,7 @@ def convolution(
     attributes, x = _without_strided_points(e, attributes, x, w)
     out = [attributes.output_size(i, size, w.dims[i + 2]) for i, size in enumerate(x.dims[2:])]
     whole = [axis for axis, size in enumerate(out) if size == 1 < w.dims[axis + 2]]
-    if whole and e.target.backend == "rocm":
+    if whole and e.target.is_gpu:
         x, w, attributes = _in_channels(e, attributes, x, w, whole)
         return convolution(e, attributes, x, w, groups, compute)
     thin = without_thin_axes(e, attributes, x, w, out)
