@@ -33,6 +33,7 @@ RULES: dict[str, Callable[[Emitter, Any], None]] = {}
 """Emission rule of each operation by name."""
 
 
+_PRODUCTS = ("conv_dgrad", "conv_fprop", "conv_wgrad", "matmul", "moe_grouped_matmul", "moe_grouped_matmul_bwd")
 _ELEMENTWISE = ("pointwise", "batchnorm_inference", "batchnorm_inference_variance_ext")
 
 
@@ -115,8 +116,8 @@ class Emitter(Builder):
 
         What is computed element by element is computed again, of operands that are read again.
         """
-        made = next((node for node in self.graph.nodes if tensor in node.outputs.values()), None)
-        if made is None or made.op not in _ELEMENTWISE or not tensor.is_virtual:
+        made = self._maker(tensor)
+        if made is None or made.op not in _ELEMENTWISE or not tensor.is_virtual or self._ends_a_product(made):
             order = tensor.physical.order
             value = self.barrier(self.permute(self._values[tensor], order))
             return self.permute(value, [order.index(axis) for axis in range(len(order))])
@@ -143,6 +144,17 @@ class Emitter(Builder):
         if is_read and not rounded.is_read_by_a_norm(self.graph, tensor):
             value = self.cast(value, tensor.data_type)
         self._values[tensor] = value
+
+    def _maker(self, tensor: TensorAttr) -> Node | None:
+        return next((node for node in self.graph.nodes if tensor in node.outputs.values()), None)
+
+    def _ends_a_product(self, node: Node) -> bool:
+        """Whether an operand is a product's result, and so the kernel that makes it the one to store what is read.
+
+        Were that stored as well, on gfx942 a wave wrote shared memory that another one had yet to read.
+        """
+        makers = (self._maker(operand) for operand in node.inputs.values() if operand.is_virtual)
+        return any(maker is not None and maker.op in _PRODUCTS for maker in makers)
 
     def stored_beside(self, value: Value, tensor: TensorAttr) -> Value:
         """``value``, made of all of ``tensor``; if that is a result to be rounded, it is stored by the same kernel."""

@@ -360,3 +360,28 @@ def test_a_broadcast_product_for_gfx950() -> None:
     g.matmul(g.tensor("a", dim=(3, 2, 14, 10)), g.tensor("b", dim=(1, 2, 10, 6))).set_output(True)
     outcome = Emulator(Target.parse("gfx950")).examine(g.validate())
     assert outcome.ok, outcome.text
+
+
+def test_a_convolution_whose_gradients_need_its_result_again_does_not_race() -> None:
+    """Of bias and filter, behind ReLU and an average; waves wrote shared memory that others had yet to read."""
+    pool: dict[str, Any] = {"mode": ResampleMode.AVGPOOL_INCLUDE_PADDING, "window": 2, "stride": 2}
+    g = Graph("layer", io_data_type=F32)
+    x, w, b = g.tensor("x", dim=(4, 3, 4, 4)), g.tensor("w", dim=(4, 3, 3, 3)), g.tensor("b", dim=(1, 4, 1, 1))
+    y = g.pointwise(PointwiseMode.ADD, g.conv_fprop(x, w, padding=1), b)
+    mean, _ = g.resample_fwd(g.pointwise(PointwiseMode.RELU_FWD, y), **pool)
+    dmean = g.resample_bwd(g.tensor("dmean", dim=(4, 4, 2, 2)), **pool).set_dim((4, 4, 4, 4))
+    dy = g.pointwise(PointwiseMode.RELU_BWD, dmean, y)
+    dw = g.conv_wgrad(dy, x, padding=1).set_dim((4, 3, 3, 3))
+    db = g.reduction(dy, mode=ReductionMode.ADD).set_dim((1, 4, 1, 1))
+    for tensor in (mean, dw, db):
+        tensor.set_output(True)
+    pack = g.validate().random_inputs(seed=3)
+    given = {tensor.name: torch.tensor(array, dtype=torch.float64) for tensor, array in pack.items()}
+    filters, bias = given["w"].requires_grad_(), given["b"].requires_grad_()
+    made = torch.nn.functional.conv2d(given["x"], filters, bias.flatten(), padding=1).relu()
+    expected = torch.nn.functional.avg_pool2d(made, 2)
+    slopes = torch.autograd.grad(expected, (filters, bias), given["dmean"])
+    results, _ = Emulator("gfx942").run(g, pack)
+    for tensor, right in zip((mean, dw, db), (expected, *slopes), strict=True):
+        value = right.detach().numpy()
+        np.testing.assert_allclose(results[tensor], value, rtol=0, atol=TOLERANCE[F32] * np.abs(value).max())
