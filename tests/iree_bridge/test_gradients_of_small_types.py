@@ -87,4 +87,4 @@ def test_gradients_of_attention_are_declined(dtype: DataType, target: str) -> No
         result.set_output()
     answer = support(g.validate(), Target.parse(target))
     assert (answer.ok, answer.rule, answer.node) == (False, "dtype", "sdpa_backward_0")
-    assert f"is {dtype.name}; attention is served of larger floats" in answer.reason
+    assert f"is {dtype.name}; gradients of attention are served of larger floats" in answer.reason

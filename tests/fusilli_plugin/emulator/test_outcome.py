@@ -198,12 +198,12 @@ def test_a_chip_is_named_by_a_string_too() -> None:
 
 
 def test_a_declined_graph_and_a_failed_compile_are_told_apart(emulator: Emulator) -> None:
-    g = _graph(DataType.FP8_E4M3)
+    g = _graph(DataType.FP8_E8M0)
     q, k, v = (g.tensor(name, dim=(1, 1, 16, 16)) for name in "qkv")
     g.sdpa(q, k, v, attn_scale=0.25).o.set_output(True)
     declined = emulator.examine(g.validate())
     assert declined.verdict is Verdict.DECLINED
-    assert "FP8_E4M3" in declined.text
+    assert "FP8_E8M0" in declined.text
     bad = replace(Options.from_env(), extra_flags=("--iree-no-such-flag",))
     outcome = Emulator(Target.parse("gfx942"), bad).examine(_gelu())
     assert outcome.verdict is Verdict.FAILED
