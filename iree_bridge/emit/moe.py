@@ -267,15 +267,18 @@ def _places(e: Emitter, node: MoeGroupedMatmulNode, routed: _Routed, index: Valu
             for value, end in (("%i0", rows), ("%i1", top_k)):
                 condition = f"ult, {value}, {code.constant(end, 'i32')}"
                 here = code.op("andi", here, code.line(f"arith.cmpi {condition} : i32"), "i1")
-            return code.line(f"arith.select {here}, {_number(code, at[1])}, {code.constant(-1, 'i32')} : i32")
+            source = code.op("addi", _number(code, at[1]), code.constant(1, "i32"), "i32")
+            return code.line(f"arith.select {here}, {source}, {code.constant(0, 'i32')} : i32")
 
+        # Rows are counted from 1: for AMD and CUDA the compiler takes the largest of fewer numbers than threads, and 0.
         operands = [(index, (1,)), (ks, (1,))]
-        sent = _sums(e, "routed_here", operands, (rows,), DataType.INT32, routed_here, first="-1",
-                     combine="maxsi")  # fmt: skip
+        sent = _sums(e, "routed_here", operands, (rows,), DataType.INT32, routed_here, combine="maxsi")
         tables.append(sent)
 
     def place(code: Code, at: Sequence[str], read: _Read) -> str:
-        row = read(3, at[0]) if len(tables) > 3 else _number(code, at[0])
+        row = _number(code, at[0])
+        if len(tables) > 3:
+            row = code.op("subi", read(3, at[0]), code.constant(1, "i32"), "i32")
         found = read(0, _place(code, row))
         group = _place(code, found)
         within = code.op("subi", row, read(1, group), "i32")

@@ -123,6 +123,7 @@ def _forward_cases() -> list[OpCase]:
         _case("scatter_f16", (4, 12, 16, 24), uneven, M.SCATTER, top_k=2, index=index, ks=ks, dtype=D.HALF),
         _case("scatter_wrong", (4, 12, 8, 6), uneven, M.SCATTER, top_k=2, index=wrong, ks=[*ks[:6], -1, 2, *ks[8:]]),
         _case("scatter_twice", (4, 12, 8, 6), uneven, M.SCATTER, top_k=2, index=[0, 1, 2] * 4, ks=[1] * 12),
+        _case("scatter_nowhere", (8, 64, 7, 8), [0] * 8, M.SCATTER, top_k=3, index=[0] * 64, ks=[-1] * 64, fast=True),
         _case("scatter_late", (2, 12, 8, 6), [5, 7], M.SCATTER, top_k=2, index=index, ks=ks),
         _case("many_rows", (3, 300, 16, 8), [0, 100, 130], dtype=D.HALF),
         _case("many_experts", (40, 24, 8, 6), sorted(n % 25 for n in range(40))),
