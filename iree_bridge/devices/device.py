@@ -21,6 +21,7 @@ from fusilli_ground.spelling import did_you_mean
 from graph_api.errors import ExecutionError
 from iree_bridge.devices import cuda, hip
 from iree_bridge.devices.iree_runtime import HalDevice, HalDriver, get_driver, parse_flags, reason
+from iree_bridge.targets.cpu import usable_cpus
 from iree_bridge.targets.target import Target
 
 __all__ = ["Device", "Driver", "Kind", "inherited_driver", "set_task_threads", "task_threads"]
@@ -68,7 +69,7 @@ class Device:
         if word.startswith("cpu"):
             if match[2] and index:
                 raise ExecutionError(f"device {name!r} is not there: the CPU is one device, 'cpu'")
-            forced = {name: driver for driver, name in _CPU_WORDS.items()}
+            forced: dict[str, Driver | None] = {name: driver for driver, name in _CPU_WORDS.items()}
             return Device("cpu", driver=forced[word]).on_stream(stream)
         if word == "hip-iree":
             return Device("hip", index, "hip").on_stream(stream)
@@ -180,8 +181,8 @@ _CPU_WORDS: Final[dict[Driver | None, str]] = {
 
 
 def task_threads() -> int:
-    """Number of threads that CPU work may use: what was set, or one for each processor that the process may use."""
-    return _process().threads or len(os.sched_getaffinity(0))
+    """Number of threads that CPU work may use: what was set, or one for each processor that the process gets."""
+    return _process().threads or usable_cpus()
 
 
 def set_task_threads(count: int) -> None:
@@ -302,7 +303,7 @@ class _Process:
             if name == "hip":
                 parse_flags(*hip.driver_flags())
             if name == "local-task":
-                count = self._pool_threads = self.threads or len(os.sched_getaffinity(0))
+                count = self._pool_threads = self.threads or usable_cpus()
                 parse_flags(f"--task_topology_max_group_count={count}", f"--task_worker_stack_size={_STACK}")
             driver = self._drivers[name] = get_driver(name)
         return driver

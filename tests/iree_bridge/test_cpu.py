@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -230,3 +231,29 @@ def test_without_cpuinfo_nothing_is_assumed(monkeypatch: pytest.MonkeyPatch, tmp
         assert Target.parse("cpu").vector_bytes == 16
         assert "-sse" not in ",".join(Target.parse("cpu").flags()).replace("-sse3", "").replace("-sse4", "")
     forget()
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "250000 100000\n"}, 3),  # two and a half
+        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"cpu.max": "6400000 100000\n"}, 8),
+        ({"cpu.max": "nonsense"}, 8),
+        ({"cpu.max": "100000 0\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+    ],
+)
+def test_a_container_gets_no_more_threads_than_processor_time(
+    files: dict[str, str], count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(cpu, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert cpu.usable_cpus() == count
