@@ -211,9 +211,11 @@ class SdpaNode(AttentionNode):
                 f"max_seq_len_kv={self.attributes.max_seq_len_kv} says how many keys pages hold, and there are no page "
                 "tables; leave it out, or give page_table_k and page_table_v"
             )
-        batch = self.inputs["q"].dims[0]
+        q = self.inputs["q"]
+        if tables and q.rank != 4:
+            raise self.fail(f"q '{q.name}' must have dims [batch, heads, queries, head size], got {q.dims}")
         for port in tables:
-            tensor = self.inputs[port]
+            tensor, batch = self.inputs[port], q.dims[0]
             if tensor.rank != 4 or tensor.dims != (batch, 1, tensor.dims[2], 1):
                 raise self.fail(f"{port} '{tensor.name}' must have dims ({batch}, 1, pages, 1), got {tensor.dims}")
             if tensor.data_type not in (DataType.INT32, DataType.INT64):
