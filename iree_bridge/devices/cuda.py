@@ -7,11 +7,11 @@ work is waited for before a launch.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from fusilli_ground.locks import fork_safe_lock
 from graph_api.errors import ExecutionError
 
 __all__ = ["arch", "device_count", "synchronize"]
@@ -20,7 +20,7 @@ _NO_DEVICE: Final = 100
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 # Code for an older architecture runs on every newer one; these are what the compiler knows, newest first.
 _ARCHITECTURES: Final = ((8, 9), (8, 6), (8, 0))
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _api: ctypes.CDLL | None = None
 _contexts: dict[int, int] = {}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from fusilli_ground.locks import fork_safe_lock
 from graph_api.errors import ExecutionError
 from iree_bridge.runtime.host.library import launcher
 from iree_bridge.runtime.recorded.recording import (
@@ -186,7 +186,7 @@ def _aligned(contents: bytes | int) -> tuple[int, object]:
 
 
 _codes: Final[weakref.WeakValueDictionary[tuple[bytes, tuple[int, ...]], HostCode]] = weakref.WeakValueDictionary()
-_lock: Final = threading.Lock()
+_lock: Final = fork_safe_lock()
 
 
 def load(code: bytes, sizes: Sequence[int], workspace: int, expected: float) -> HostCode:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn
 
+from fusilli_ground.locks import fork_safe_lock
 from graph_api.errors import ExecutionError
 from iree_bridge.runtime.recorded.driver import DEVICE_TO_DEVICE, DEVICE_TO_HOST, HOST_TO_DEVICE, Hip, Retired
 from iree_bridge.runtime.recorded.recording import Command, Copy, Fill, Kernel, Launch, Recording, record
@@ -253,7 +253,7 @@ def _free(hip: Hip, index: int, memory: ctypes.c_void_p) -> None:
 
 
 _codes: Final[weakref.WeakValueDictionary[tuple[int, bytes], LoadedCode]] = weakref.WeakValueDictionary()
-_lock: Final = threading.Lock()
+_lock: Final = fork_safe_lock()
 
 
 def load(code: bytes, sizes: Sequence[int], workspace: int, index: int) -> LoadedCode:

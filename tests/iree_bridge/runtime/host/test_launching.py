@@ -182,6 +182,36 @@ print("done")
     assert done.stdout == "done\n", done.stderr
 
 
+def test_a_child_that_is_forked_while_another_thread_loads() -> None:
+    code = """
+import os, signal, threading, warnings
+from tests.iree_bridge.runtime.host.test_launching import build, product
+warnings.simplefilter("ignore", DeprecationWarning)
+graphs = [product(64, 8 * n, 64) for n in range(1, 5)]
+for graph in graphs: build(graph, "cpu")
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        for graph in graphs: build(graph, "cpu")
+loader = threading.Thread(target=work)
+loader.start()
+for n in range(30):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        build(graphs[n % 4], "cpu")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+loader.join()
+print("done")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout == "done\n", done.stderr
+
+
 def test_small_numbers_are_kept_and_the_callers_mode_is_left_alone() -> None:
     """1e-38 / 100 is no normal number; a caller that flushes such numbers to zero goes on doing so."""
     torch = pytest.importorskip("torch")
