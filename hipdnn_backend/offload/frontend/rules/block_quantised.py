@@ -27,6 +27,8 @@ _FLOAT = TensorProto.FLOAT
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _BITS = (2, 4, 8)
 _LEAST_BLOCK = 16
+_FRACTIONS = {"activation_alpha", "activation_beta", "swiglu_limit"}
+"""Attributes that are no integers."""
 
 Dims = tuple[int, ...]
 
@@ -34,6 +36,13 @@ Dims = tuple[int, ...]
 def _check_block(b: Builder, size: int, *, least: int = _LEAST_BLOCK) -> None:
     if size < least or size & (size - 1):
         raise b.fail("attribute", f"block_size is {size}; it is a power of 2 and at least {_LEAST_BLOCK}")
+
+
+def _check_whole(b: Builder) -> None:
+    """Attributes that are counts or axes: other kinds reach this far, since nobody checks nodes of this domain."""
+    for name, value in b.given.items():
+        if isinstance(value, float) and name not in _FRACTIONS:
+            raise b.fail("operator-form", f"attribute {name} is {value!r}; it must be an integer")
 
 
 def _check_bits(b: Builder, name: str, bits: int) -> None:
@@ -92,6 +101,7 @@ def _codes(b: Builder, x: str, dims: Dims, bits: int, count: int) -> str:
 @rewrites("MatMulNBits", domain=DOMAIN, operands=6, attributes="K N accuracy_level bits block_size weight_prepacked")
 def _product(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """``a @ w.T + bias``, ``w [N, K] = (codes - zero point) * scale``, codes in ``[N, blocks, bytes of a block]``."""
+    _check_whole(b)
     if not _known(b, 0, 1, 2, 3, 4, 5):
         return None
     k, n, size, bits = b.given["K"], b.given["N"], b.given["block_size"], b.given.get("bits", 4)
@@ -244,6 +254,7 @@ class _Table:
 @rewrites("GatherBlockQuantized", domain=DOMAIN, operands=4, attributes="bits block_size gather_axis quantize_axis")
 def _gather(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """Rows of a quantised table as numbers; an index that is out of range gives zeros."""
+    _check_whole(b)
     data, indices, scales = node.input[:3]
     dims, type_ = b.dims(indices), b.type(scales)
     if not _known(b, 0, 1, 2, 3) or dims is None or type_ is None:
@@ -361,6 +372,7 @@ def _experts(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     All experts compute all rows, and what was not chosen counts for nothing: which rows an expert gets is known at a
     run only.
     """
+    _check_whole(b)
     x, router = node.input[:2]
     dims, type_, routed = b.dims(x), b.type(x), b.dims(router)
     if not _known(b, *range(15)) or dims is None or type_ is None or routed is None:
