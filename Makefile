@@ -26,7 +26,7 @@ help:
 	@echo "make test       the tests, without those marked slow"
 	@echo "make test-full  all tests; writes docs/support.json and its table in the README"
 	@echo "make support    docs/support.md and the README's table, from docs/support.json and the support rules"
-	@echo "make sanitize   the C entry points under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer"
+	@echo "make sanitize   what is written in C under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer"
 	@echo "make lint       ruff, ruff format, pyright"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make bench      latencies next to the native compiler; memory and times of whole models"
@@ -47,7 +47,7 @@ support: $(VENV)/.installed-dev
 	@$(PY) -m tests.support.support_matrix $(ARGS)
 
 sanitize: $(VENV)/.installed-dev
-	@$(PYTEST) -m "slow or not slow" -k sanitizers tests/fusilli_plugin $(ARGS)
+	@$(PYTEST) -m "slow or not slow" -k sanitizer tests/fusilli_plugin tests/iree_bridge/runtime/host $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	@$(PY) -m ruff check --quiet .

@@ -81,6 +81,14 @@ class Graph(AllBuilders):
             tuple(tensor for tensor in buffers if tensor not in producers),
         )
 
+    def maker(self, tensor: TensorAttr) -> Node | None:
+        """The node that a tensor is a result of; None for inputs of the graph."""
+        return next((node for node in self.nodes if tensor in node.outputs.values()), None)
+
+    def readers(self, tensor: TensorAttr) -> list[Node]:
+        """The nodes that a tensor is an operand of."""
+        return [node for node in self.nodes if tensor in node.inputs.values()]
+
     def flops(self) -> int:
         """Floating-point operations of one run, an estimate."""
         return sum(node.flops() for node in self.validate().nodes)

@@ -13,7 +13,7 @@ from graph_api.dtypes import DataType
 from graph_api.errors import ExecutionError
 from iree_bridge.devices.iree_runtime import BufferUsage, HalBuffer, HalDevice, HalElementType, MemoryType, reason
 
-__all__ = ["ALIGNMENT", "ELEMENT_TYPES", "StridedMemory", "examine", "import_pointer"]
+__all__ = ["ALIGNMENT", "ELEMENT_TYPES", "StridedMemory", "aligned_block", "examine", "import_pointer"]
 
 ALIGNMENT: Final = 64
 """Compiled code assumes buffers that start at a multiple of this many bytes; a misaligned one kills the process."""
@@ -33,6 +33,13 @@ ELEMENT_TYPES: Final[dict[DataType, Any]] = {
 
 _HOST_MEMORY: Final = int(MemoryType.DEVICE_LOCAL | MemoryType.HOST_VISIBLE)
 _HOST_USAGE: Final = int(BufferUsage.DEFAULT | BufferUsage.MAPPING)
+
+
+def aligned_block(nbytes: int) -> tuple[int, np.ndarray]:
+    """Zeros in host memory that start at a multiple of `ALIGNMENT`: their address, and what keeps them."""
+    block = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    address = block.ctypes.data
+    return address + -address % ALIGNMENT, block
 
 
 class StridedMemory(NamedTuple):

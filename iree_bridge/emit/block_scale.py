@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fusilli_ground.float_formats import FloatFormat
 from graph_api import DataType
 from graph_api.ops.block_scale import BlockScaleDequantizeNode, BlockScaleQuantizeNode
 from iree_bridge.emit import ordered
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.linalg import Code, Operand, element_type, generic
-from iree_bridge.emit.small_floats import FORMATS, Format, decode, encode
+from iree_bridge.emit.small_floats import FORMATS, decode, encode
 from iree_bridge.targets.types import builtin_tensor
 
 __all__ = ["dequantize", "quantize"]
 
 _SCALES = {
-    DataType.HALF: Format(5, 10, 15, 0x7C00, infinity=0x7C00),
-    DataType.BFLOAT16: Format(8, 7, 127, 0x7F80, infinity=0x7F80),
+    DataType.HALF: FloatFormat(5, 10, 15, 0x7C00, infinity=0x7C00),
+    DataType.BFLOAT16: FloatFormat(8, 7, 127, 0x7F80, infinity=0x7F80),
     DataType.FP8_E4M3: FORMATS[DataType.FP8_E4M3],
 }
 """The formats of scales that are rounded up; codes beyond the largest are what too large a scale becomes."""
@@ -126,7 +127,7 @@ def _power(code: Code, most: str, largest: float, kind: DataType) -> str:
     return code.line(f"arith.select {infinite}, {code.constant(0xFE, integer)}, {power} : {integer}")
 
 
-def _raised(code: Code, near: str, most: str, limit: str, target: Format, real: str) -> str:
+def _raised(code: Code, near: str, most: str, limit: str, target: FloatFormat, real: str) -> str:
     """``near``, f32, as the least number of the format that times ``limit`` is not below ``most``.
 
     That product has few enough bits to be exact, so no rounding of the quotient decides.

@@ -116,7 +116,7 @@ class Emitter(Builder):
 
         What is computed element by element is computed again, of operands that are read again.
         """
-        made = self._maker(tensor)
+        made = self.graph.maker(tensor)
         if made is None or made.op not in _ELEMENTWISE or not tensor.is_virtual or self._ends_a_product(made):
             order = tensor.physical.order
             value = self.barrier(self.permute(self._values[tensor], order))
@@ -145,15 +145,12 @@ class Emitter(Builder):
             value = self.cast(value, tensor.data_type)
         self._values[tensor] = value
 
-    def _maker(self, tensor: TensorAttr) -> Node | None:
-        return next((node for node in self.graph.nodes if tensor in node.outputs.values()), None)
-
     def _ends_a_product(self, node: Node) -> bool:
         """Whether an operand is a product's result, and so the kernel that makes it the one to store what is read.
 
         Were that stored as well, on gfx942 a wave wrote shared memory that another one had yet to read.
         """
-        makers = (self._maker(operand) for operand in node.inputs.values() if operand.is_virtual)
+        makers = (self.graph.maker(operand) for operand in node.inputs.values() if operand.is_virtual)
         return any(maker is not None and maker.op in _PRODUCTS for maker in makers)
 
     def stored_beside(self, value: Value, tensor: TensorAttr) -> Value:

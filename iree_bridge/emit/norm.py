@@ -116,12 +116,10 @@ def _needs_statistics_first(e: Emitter, node: LayernormNode | RmsnormNode) -> bo
 
 
 def _reaches_blocks(e: Emitter, tensor: TensorAttr) -> bool:
-    for node in e.graph.nodes:
-        if tensor in node.inputs.values():
-            onward = node.op == "pointwise" and _reaches_blocks(e, node.outputs["out_0"])
-            if node.op == "block_scale_quantize" or onward:
-                return True
-    return False
+    return any(
+        node.op == "block_scale_quantize" or (node.op == "pointwise" and _reaches_blocks(e, node.outputs["out_0"]))
+        for node in e.graph.readers(tensor)
+    )
 
 
 def moments(t: Elementwise, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:

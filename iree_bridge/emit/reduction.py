@@ -36,7 +36,7 @@ def reduction(e: Emitter, node: ReductionNode) -> None:
 
 def _is_like_a_product(e: Emitter, node: ReductionNode) -> bool:
     """Whether the compiler for a GPU may take the sum of a row for a product of matrices: see `plus_nothing`."""
-    made = next((other for other in e.graph.nodes if node.inputs["x"] in other.outputs.values()), None)
+    made = e.graph.maker(node.inputs["x"])
     summed = node.attributes.mode in (ReductionMode.ADD, ReductionMode.AVG) and node.compute.is_float
     several = made is not None and made.op == "pointwise" and len(made.inputs) > 1
     return e.target.is_gpu and summed and several and fills_waves(node.inputs["x"].dims, node.axes)
@@ -63,9 +63,9 @@ def _stands_apart(e: Emitter, node: ReductionNode) -> bool:
     tensor, made = node.inputs["x"], node.outputs["y"]
     if not e.target.is_gpu or tensor.physical.order[-1] not in node.axes:
         return False
-    if not any(tensor in other.outputs.values() for other in e.graph.nodes):
+    if e.graph.maker(tensor) is None:
         return False
-    others = [other for other in e.graph.nodes if tensor in other.inputs.values() and other is not node]
+    others = [other for other in e.graph.readers(tensor) if other is not node]
     behind = _made_of(e, made)
     joins = made.volume > 1 and all(other in behind for other in others)
     return not tensor.is_virtual or (bool(others) and not joins)

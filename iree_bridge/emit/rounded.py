@@ -19,7 +19,7 @@ def is_read_again(graph: Graph, tensor: TensorAttr, target: Target) -> bool:
     They read what is stored, as hipDNN's nodes do one by one. Of the unrounded value, the compiler would store that for
     them, and round it in one more kernel.
     """
-    return target.is_gpu and not tensor.is_virtual and any(tensor in node.inputs.values() for node in graph.nodes)
+    return target.is_gpu and not tensor.is_virtual and bool(graph.readers(tensor))
 
 
 def is_read_by_a_norm(graph: Graph, tensor: TensorAttr) -> bool:
@@ -27,7 +27,7 @@ def is_read_by_a_norm(graph: Graph, tensor: TensorAttr) -> bool:
 
     Both lie row by row: of others the compiler makes no kernel, or one that it cannot distribute.
     """
-    norms = [node for node in graph.nodes if node.op in _NORMS and node.inputs["x"] is tensor]
+    norms = [node for node in graph.readers(tensor) if node.op in _NORMS and node.inputs["x"] is tensor]
     lie_so = all(_is_row_major(each) for node in norms for each in (tensor, node.outputs["y"]))
     return bool(norms) and lie_so and _is_elementwise(graph, tensor)
 
@@ -37,7 +37,7 @@ def _is_row_major(tensor: TensorAttr) -> bool:
 
 
 def _is_elementwise(graph: Graph, tensor: TensorAttr) -> bool:
-    made = next((node for node in graph.nodes if tensor in node.outputs.values()), None)
+    made = graph.maker(tensor)
     if made is None:
         return True
     return made.op == "pointwise" and all(_is_elementwise(graph, source) for source in made.inputs.values())

@@ -8,9 +8,10 @@ step makes or reads a subnormal FLOAT, which GPUs flush.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from fusilli_ground import float_formats
+from fusilli_ground.float_formats import FloatFormat
 from graph_api import DataType
 from iree_bridge.emit.linalg import Code, Operand, generic
 from iree_bridge.targets.types import builtin_tensor
@@ -18,48 +19,21 @@ from iree_bridge.targets.types import builtin_tensor
 if TYPE_CHECKING:
     from iree_bridge.emit.builder import Builder, Value
 
-__all__ = ["FORMATS", "Format", "decode", "decoded", "encode", "encoded", "half_text"]
-
-
-@dataclass(frozen=True)
-class Format:
-    """A float of a sign, an exponent and a mantissa.
-
-    Attributes:
-        exponent, mantissa: their bits.
-        bias: of the exponent.
-        largest: code of the largest finite value.
-        infinity: code of it, or None.
-        nan: code of a NaN, or None; those above it, up to the sign, are NaN too.
-        fnuz: there is no negative zero, whose code is the one NaN.
-    """
-
-    exponent: int
-    mantissa: int
-    bias: int
-    largest: int
-    infinity: int | None = None
-    nan: int | None = None
-    fnuz: bool = False
-
-    @property
-    def sign(self) -> int:
-        """Number of bits below the sign."""
-        return self.exponent + self.mantissa
+__all__ = ["FORMATS", "decode", "decoded", "encode", "encoded", "half_text"]
 
 
 FORMATS: Final = {
-    DataType.FP8_E4M3: Format(4, 3, 7, 0x7E, nan=0x7F),
-    DataType.FP8_E5M2: Format(5, 2, 15, 0x7B, infinity=0x7C, nan=0x7E),
-    DataType.FP8_E4M3_FNUZ: Format(4, 3, 8, 0x7F, nan=0x80, fnuz=True),
-    DataType.FP8_E5M2_FNUZ: Format(5, 2, 16, 0x7F, nan=0x80, fnuz=True),
-    DataType.FP6_E2M3: Format(2, 3, 1, 0x1F),
-    DataType.FP6_E3M2: Format(3, 2, 3, 0x1F),
-    DataType.FP4_E2M1: Format(2, 1, 1, 0x07),
+    DataType.FP8_E4M3: float_formats.E4M3,
+    DataType.FP8_E5M2: float_formats.E5M2,
+    DataType.FP8_E4M3_FNUZ: float_formats.E4M3_FNUZ,
+    DataType.FP8_E5M2_FNUZ: float_formats.E5M2_FNUZ,
+    DataType.FP6_E2M3: float_formats.E2M3,
+    DataType.FP6_E3M2: float_formats.E3M2,
+    DataType.FP4_E2M1: float_formats.E2M1,
 }
 """All but FP8_E8M0, which is an exponent alone."""
 
-_HALF: Final = Format(5, 10, 15, 0x7C00, nan=0x7E00)
+_HALF: Final = FloatFormat(5, 10, 15, 0x7C00, nan=0x7E00)
 """As processors without an instruction for it make it; what is too large has the code of infinity."""
 
 _QUIET_NAN: Final = 0x7FC00000
@@ -88,7 +62,7 @@ def half_text(dims: Sequence[int], source: DataType) -> str:
     return _text(dims, source, DataType.HALF, code, code.line(f"arith.bitcast {bits} : i16 to f16"))
 
 
-def decode(code: Code, dtype: DataType | Format, number: str) -> str:
+def decode(code: Code, dtype: DataType | FloatFormat, number: str) -> str:
     """The bits, i32, of the FLOAT that the code ``number``, i32, stands for."""
     if dtype is DataType.FP8_E8M0:
         power = code.op("shli", number, code.constant(23, "i32"), "i32")
@@ -114,7 +88,7 @@ def decode(code: Code, dtype: DataType | Format, number: str) -> str:
     return signed
 
 
-def encode(code: Code, dtype: DataType | Format, value: str, source: DataType) -> str:
+def encode(code: Code, dtype: DataType | FloatFormat, value: str, source: DataType) -> str:
     """The code, an integer as wide as ``source``, of ``value``, which is FLOAT or DOUBLE."""
     real, kind, fraction, bias = _kinds(source)
     width = source.bits

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from iree_bridge.devices.buffers import ALIGNMENT, import_pointer
+from iree_bridge.devices.buffers import ALIGNMENT, aligned_block, import_pointer
 from iree_bridge.devices.iree_runtime import (
     BufferUsage,
     HalBuffer,
@@ -206,30 +206,20 @@ class _HostScratch:
 
     def __init__(self, arguments: tuple[Argument, ...]) -> None:
         self._arguments = arguments
-        self._blocks: dict[int, np.ndarray] = {}
+        self._blocks: dict[int, tuple[int, np.ndarray]] = {}
 
     def stage(self, pointers: list[int], staged: Sequence[bool]) -> tuple[_HostCopy, ...]:
         """The copies of the buffers that are ``staged``, which get the addresses of scratch memory in ``pointers``."""
         copies = []
         for index, argument in enumerate(self._arguments):
             if staged[index]:
-                block = self._blocks.get(index)
-                if block is None:
-                    block = self._blocks[index] = _block(argument.nbytes)
+                if index not in self._blocks:
+                    self._blocks[index] = aligned_block(argument.nbytes)
+                scratch, block = self._blocks[index]
                 read, written = not argument.is_output or argument.has_gaps, argument.is_output
-                scratch = _aligned(block)
                 copies.append(_HostCopy(block, scratch, pointers[index], argument.nbytes, read, written))
                 pointers[index] = scratch
         return tuple(copies)
-
-
-def _block(nbytes: int) -> np.ndarray:
-    return np.zeros(nbytes + ALIGNMENT, np.uint8)
-
-
-def _aligned(block: np.ndarray) -> int:
-    address = block.ctypes.data
-    return address + -address % ALIGNMENT
 
 
 class HostLane(Lane):
@@ -239,7 +229,7 @@ class HostLane(Lane):
         super().__init__(program.arguments)
         self.program = program
         self._scratch = _HostScratch(program.arguments)
-        self._workspace: np.ndarray | None = None
+        self._workspace: tuple[int, np.ndarray] | None = None
         self._temporaries: list[tuple[int, object]] | None = None
 
     def prepare(self, key: Key) -> Callable[[], None]:
@@ -258,8 +248,8 @@ class HostLane(Lane):
         if not size or (given and given % ALIGNMENT == 0):
             return given
         if self._workspace is None:
-            self._workspace = _block(size)
-        return _aligned(self._workspace)
+            self._workspace = aligned_block(size)
+        return self._workspace[0]
 
 
 class DriverLane(_HalLane):

@@ -21,18 +21,19 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 def usable_cpus() -> int:
     """Processors that this process may run on, and no more than the time that its container gets is worth."""
     allowed = len(os.sched_getaffinity(0))
-    quota = _quota()
+    quota = _quota(_CGROUPS)
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
-def _quota() -> float | None:
+@cache
+def _quota(groups: Path) -> float | None:
     """Seconds of processor time for each second, of the control group that a container sees as its root; None: any."""
     try:
-        if (whole := _CGROUPS / "cpu.max").is_file():  # version 2
+        if (whole := groups / "cpu.max").is_file():  # version 2
             share, period = whole.read_text("ascii").split()
         else:
             share, period = (
-                (_CGROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text("ascii").strip() for name in ("quota", "period")
+                (groups / "cpu" / f"cpu.cfs_{name}_us").read_text("ascii").strip() for name in ("quota", "period")
             )
         return float(share) / float(period) if float(share) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):  # "max": no limit

@@ -14,74 +14,22 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from fusilli_ground import float_formats
+from fusilli_ground.float_formats import FloatFormat
 from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend.graph import TORCH_DOMAIN, OnnxGraph, Output, TensorType, rename, subgraphs
 
-__all__ = ["CODES", "OF_CODES", "SMALL", "Float", "Integer", "carried", "is_small_type", "packed"]
+__all__ = ["CODES", "OF_CODES", "SMALL", "Integer", "carried", "is_small_type", "packed"]
 
 CODES, OF_CODES = "codes", "of_codes"
 """Operators of `TORCH_DOMAIN`: the same bytes as UINT8, or as elements of the small type ``to``."""
 
-_MOVES = frozenset(
-    {
-        *(
-            "Compress",
-            "Concat",
-            "DepthToSpace",
-            "Expand",
-            "Flatten",
-            "Gather",
-            "GatherElements",
-            "GatherND",
-            "Identity",
-        ),
-        *(
-            "Pad",
-            "Reshape",
-            "ReverseSequence",
-            "ScatterElements",
-            "ScatterND",
-            "Shape",
-            "Size",
-            "Slice",
-            "SpaceToDepth",
-        ),
-        *("Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where"),
-    }
-)
+_MOVES = frozenset({
+    "Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
+    "Pad", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth",
+    "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+})  # fmt: skip
 """Operators that do not look at elements."""
-
-
-@dataclass(frozen=True)
-class Float:
-    """A float of a sign, an exponent and a mantissa; with neither sign nor mantissa, FLOAT8E8M0.
-
-    Attributes:
-        exponent, mantissa: their bits.
-        bias: of the exponent.
-        largest: code of the largest finite value.
-        infinity: code of it, or None.
-        nan: code of a NaN, or None; those above it, up to the sign, are NaN too.
-        fnuz: there is no negative zero, whose code is the one NaN.
-    """
-
-    exponent: int
-    mantissa: int
-    bias: int
-    largest: int
-    infinity: int | None = None
-    nan: int | None = None
-    fnuz: bool = False
-
-    @property
-    def sign(self) -> int:
-        """Number of bits below the sign."""
-        return self.exponent + self.mantissa
-
-    @property
-    def bits(self) -> int:
-        """Of an element."""
-        return self.sign + 1 if self.mantissa else self.exponent
 
 
 @dataclass(frozen=True)
@@ -97,19 +45,19 @@ class Integer:
     signed: bool
 
 
-SMALL: Mapping[int, Float | Integer] = {
-    TensorProto.FLOAT8E4M3FN: Float(4, 3, 7, 0x7E, nan=0x7F),
-    TensorProto.FLOAT8E5M2: Float(5, 2, 15, 0x7B, infinity=0x7C, nan=0x7E),
-    TensorProto.FLOAT8E4M3FNUZ: Float(4, 3, 8, 0x7F, nan=0x80, fnuz=True),
-    TensorProto.FLOAT8E5M2FNUZ: Float(5, 2, 16, 0x7F, nan=0x80, fnuz=True),
-    TensorProto.FLOAT8E8M0: Float(8, 0, 127, 0xFE, nan=0xFF),
-    TensorProto.FLOAT4E2M1: Float(2, 1, 1, 0x07),
+SMALL: Mapping[int, FloatFormat | Integer] = {
+    TensorProto.FLOAT8E4M3FN: float_formats.E4M3,
+    TensorProto.FLOAT8E5M2: float_formats.E5M2,
+    TensorProto.FLOAT8E4M3FNUZ: float_formats.E4M3_FNUZ,
+    TensorProto.FLOAT8E5M2FNUZ: float_formats.E5M2_FNUZ,
+    TensorProto.FLOAT8E8M0: float_formats.E8M0,
+    TensorProto.FLOAT4E2M1: float_formats.E2M1,
     TensorProto.INT4: Integer(4, signed=True),
     TensorProto.UINT4: Integer(4, signed=False),
     TensorProto.INT2: Integer(2, signed=True),
     TensorProto.UINT2: Integer(2, signed=False),
-    TensorProto.FLOAT6E2M3: Float(2, 3, 1, 0x1F),
-    TensorProto.FLOAT6E3M2: Float(3, 2, 3, 0x1F),
+    TensorProto.FLOAT6E2M3: float_formats.E2M3,
+    TensorProto.FLOAT6E3M2: float_formats.E3M2,
 }
 """Element type → what its codes are."""
 

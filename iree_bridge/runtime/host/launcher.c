@@ -9,7 +9,6 @@
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
@@ -301,7 +300,7 @@ typedef struct {
 // What a list of commands is but for the addresses. Times of a run in ns: ``expected`` and seen in one thread
 // (``serial``) and in several (``shared``), 0 if unknown.
 typedef struct {
-  uint32_t count, places, local_memory;
+  uint32_t count, places, numbers, local_memory;
   int is_divisible;
   uint64_t expected;
   atomic_uint_fast64_t serial, shared;
@@ -344,9 +343,9 @@ API list *launcher_list(uint32_t commands, uint32_t places, uint32_t constants, 
   return it;
 }
 
-// Appends a kernel; its places and constants follow those of the commands before it.
+// Appends a kernel, with three words for each place: argument, offset, bytes.
 API void launcher_add_kernel(list *it, const image *code, uint32_t n, const uint32_t grid[3], const uint64_t *places,
-                             const uint32_t *constants, uint32_t constants_before) {
+                             const uint32_t *constants) {
   const library_attributes *a = &code->table->exports.attributes[n];
   command *c = &it->commands[it->count++];
   c->kind = KERNEL;
@@ -364,9 +363,10 @@ API void launcher_add_kernel(list *it, const image *code, uint32_t n, const uint
       .workgroup_count_z = (uint16_t)grid[2],
       .max_concurrency = 1,
       .binding_count = a->binding_count,
-      .constants = it->constants + constants_before,
+      .constants = it->constants + it->numbers,
   };
-  memcpy(it->constants + constants_before, constants, 4 * (size_t)a->constant_count);
+  memcpy(it->constants + it->numbers, constants, 4 * (size_t)a->constant_count);
+  it->numbers += a->constant_count;
   for (uint32_t i = 0; i < a->binding_count; ++i) {
     it->where[it->places++] = (place){(uint32_t)places[3 * i], places[3 * i + 1], places[3 * i + 2]};
   }

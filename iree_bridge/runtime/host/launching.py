@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from fusilli_ground.locks import fork_safe_lock
 from graph_api.errors import ExecutionError
+from iree_bridge.devices.buffers import aligned_block
 from iree_bridge.runtime.host.library import launcher
 from iree_bridge.runtime.recorded.recording import (
     CodeFormat,
+    Command,
     Copy,
     Fill,
     Kernel,
@@ -105,11 +107,10 @@ class HostCode:
         weakref.finalize(self, library.launcher_free, self._list).atexit = False
         self._fill(sizes)
         self._size: int = library.launcher_job_size(self._list)
-        self._contents = [_aligned(data) for data in recording.contents.values()]
-        self._constants = dict(zip(recording.contents, self._contents, strict=True))
+        self._constants = {number: _constant(data) for number, data in recording.contents.items()}
 
     def _fill(self, sizes: Sequence[int]) -> None:
-        library, numbers = self._library, 0
+        library = self._library
         for command in self.recording.commands:
             if isinstance(command, Launch):
                 kernel = command.kernel
@@ -121,9 +122,8 @@ class HostCode:
                 ]
                 library.launcher_add_kernel(
                     self._list, image.handle, kernel.ordinal, (ctypes.c_uint32 * 3)(*command.grid), _words(places),
-                    (ctypes.c_uint32 * max(len(command.numbers), 1))(*command.numbers), numbers,
+                    (ctypes.c_uint32 * max(len(command.numbers), 1))(*command.numbers),
                 )  # fmt: skip
-                numbers += len(command.numbers)
             elif isinstance(command, Fill):
                 target = _words((command.target.argument, command.target.offset))
                 library.launcher_add_fill(self._list, target, command.nbytes, command.pattern, command.width)
@@ -134,10 +134,8 @@ class HostCode:
 
     def temporaries(self) -> list[tuple[int, object]]:
         """Memory for `Recording.temporaries`: the address of each, and what keeps it. Constants are shared."""
-        found = list[tuple[int, object]]()
-        for number, nbytes in enumerate(self.recording.temporaries):
-            found.append(self._constants.get(number) or _aligned(nbytes))
-        return found
+        sizes = self.recording.temporaries
+        return [self._constants.get(number) or aligned_block(nbytes) for number, nbytes in enumerate(sizes)]
 
     def prepare(self, addresses: Sequence[int], threads: int, kept: object) -> Callable[[], None]:
         """What runs the commands; one thread at a time may call it.
@@ -171,18 +169,19 @@ def _runner(run: Callable[[object, int], int], memory: object, threads: int, kep
     return launch
 
 
+def _places(command: Command) -> int:
+    """How many places in memory it has."""
+    return len(command.pointers) if isinstance(command, Launch) else 1 + isinstance(command, Copy)
+
+
+def _constant(data: bytes) -> tuple[int, object]:
+    address, block = aligned_block(len(data))
+    ctypes.memmove(address, data, len(data))
+    return address, block
+
+
 def _words(values: Sequence[int]) -> Any:
     return (ctypes.c_uint64 * max(len(values), 1))(*values)
-
-
-def _aligned(contents: bytes | int) -> tuple[int, object]:
-    """Memory that starts at a multiple of 64 bytes, and holds ``contents`` if these are bytes."""
-    nbytes = contents if isinstance(contents, int) else len(contents)
-    memory = ctypes.create_string_buffer(nbytes + 64)
-    address = -(-ctypes.addressof(memory) // 64) * 64
-    if isinstance(contents, bytes):
-        ctypes.memmove(address, contents, nbytes)
-    return address, memory
 
 
 _codes: Final[weakref.WeakValueDictionary[tuple[bytes, tuple[int, ...]], HostCode]] = weakref.WeakValueDictionary()

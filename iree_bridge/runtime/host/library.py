@@ -24,7 +24,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "launcher_export": (ctypes.c_char_p, [_POINTER, _U32, ctypes.POINTER(_U64)]),
     "launcher_list": (_POINTER, [_U32, _U32, _U32, _U64]),
     "launcher_free": (None, [_POINTER]),
-    "launcher_add_kernel": (None, [_POINTER, _POINTER, _U32, _POINTER, _POINTER, _POINTER, _U32]),
+    "launcher_add_kernel": (None, [_POINTER, _POINTER, _U32, _POINTER, _POINTER, _POINTER]),
     "launcher_add_fill": (None, [_POINTER, _POINTER, _SIZE, _U32, _U32]),
     "launcher_add_copy": (None, [_POINTER, _POINTER, _SIZE]),
     "launcher_job_size": (_SIZE, [_POINTER]),

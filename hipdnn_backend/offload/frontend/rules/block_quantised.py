@@ -13,11 +13,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from fusilli_ground.float_formats import FloatFormat
 from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.offload.frontend.rules.contrib import DOMAIN
 from hipdnn_backend.offload.frontend.rules.small_types import codes_of, element_of, meant, numbers, unpacked
-from hipdnn_backend.offload.frontend.small_types import SMALL, Float, Integer, packed
+from hipdnn_backend.offload.frontend.small_types import SMALL, Integer, packed
 
 __all__: list[str] = []
 
@@ -201,7 +202,7 @@ class _Table:
     b: Builder
     name: str
     dims: Dims
-    kind: Float | Integer
+    kind: FloatFormat | Integer
     axis: int
     along: int
     size: int
@@ -262,7 +263,7 @@ def _gather(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     _check_type(b, scales, *_FLOATS)
     table = _table(b, data)
     shape = _dims(b, scales)
-    is_float = isinstance(table.kind, Float)
+    is_float = isinstance(table.kind, FloatFormat)
     for axis, (have, want) in enumerate(zip(shape, table.blocks, strict=False)):
         if have != want and not (is_float and axis != table.along and have == 1):
             _check_dims(b, scales, table.blocks)
@@ -290,7 +291,7 @@ def _table(b: Builder, data: str) -> _Table:
     if element is None:
         _check_type(b, data, TensorProto.UINT8, *SMALL)
         _check_bits(b, "bits", bits)
-        kind: Float | Integer = Integer(bits, signed=False)
+        kind: FloatFormat | Integer = Integer(bits, signed=False)
         if axis != 0 or along != rank - 1 or rank < 2:
             reason = f"gather_axis {axis} and quantize_axis {along} of {data} {list(dims)}"
             raise b.fail("attribute", f"{reason}; of uint8 they are the first and the last axis")
@@ -299,7 +300,7 @@ def _table(b: Builder, data: str) -> _Table:
         kind = SMALL[element]
         if isinstance(kind, Integer) and (bits != kind.bits or kind.bits != 4):
             raise b.fail("attribute", f"bits is {bits}, the elements of {data} have {kind.bits}; they are of 4 bits")
-    if isinstance(kind, Float) and not size:
+    if isinstance(kind, FloatFormat) and not size:
         size = max(dims[along], 1)
     else:
         _check_block(b, size)
@@ -332,7 +333,7 @@ def _table_zero(table: _Table, name: str, index: str, dims: Dims, count: int) ->
     typed = element_of(b, table.name) is not None
     if not name:
         return "" if typed else b.constant(1 << (kind.bits - 1), np.float32)
-    if isinstance(kind, Float):
+    if isinstance(kind, FloatFormat):
         raise b.fail("block-quantisation", f"zero points {name} of floats, which have none")
     if typed:
         have, want = b.type(name), b.type(table.name)

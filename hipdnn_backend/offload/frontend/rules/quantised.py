@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from fusilli_ground.float_formats import FloatFormat
 from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend.graph import TensorType, numpy_type
 from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.offload.frontend.rules.small_types import element_of, numbers, of_codes, of_numbers
-from hipdnn_backend.offload.frontend.small_types import SMALL, Float, Integer
+from hipdnn_backend.offload.frontend.small_types import SMALL, Integer
 
 __all__ = ["exact_type", "quantised"]
 
@@ -72,7 +73,7 @@ def _check_zero(b: Builder, element: int) -> None:
         have, want = (list(each.dims or ()) for each in (zero, scale))
         raise b.fail("quantisation", f"zero point {b.input(2)} {have} has other dims than scale {b.input(1)} {want}")
     known = b.value(b.input(2))
-    if isinstance(SMALL.get(element), Float) and known is not None and known.astype(np.float32).any():
+    if isinstance(SMALL.get(element), FloatFormat) and known is not None and known.astype(np.float32).any():
         raise b.fail("quantisation", f"zero point {b.input(2)} is not 0; of floats it has to be")
 
 
@@ -85,7 +86,7 @@ def _dequantize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     _check_zero(b, type_.element)
     small = SMALL.get(type_.element)
-    is_float = isinstance(small, Float)
+    is_float = isinstance(small, FloatFormat)
     factor, zero = _along(b, scale, x), _along(b, b.input(2), x) if b.input(2) and not is_float else ""
     plain = small is not None or type_.dtype in (*_INTEGERS, np.int32)
     if factor is None or zero is None or not plain or kind.element not in _PRECISIONS:
@@ -108,7 +109,7 @@ def _quantize(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     _check_zero(b, result.element)
     small = SMALL.get(result.element)
-    is_float = isinstance(small, Float)
+    is_float = isinstance(small, FloatFormat)
     factor, zero = _along(b, scale, x), _along(b, b.input(2), x) if b.input(2) and not is_float else ""
     element = b.given.get("precision", 0) or (_FLOAT if kind.element in SMALL else kind.element)
     if b.given.get("precision", 0) not in (0, *_PRECISIONS):

@@ -13,12 +13,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from fusilli_ground.float_formats import FloatFormat
 from fusilli_ground.torch_types import ValueTensor
 from hipdnn_backend.offload.frontend.graph import SMALL as FEW
 from hipdnn_backend.offload.frontend.graph import TensorType
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.offload.frontend.rules.casting import reinterpreted
-from hipdnn_backend.offload.frontend.small_types import CODES, OF_CODES, SMALL, Float, Integer, is_small_type, packed
+from hipdnn_backend.offload.frontend.small_types import CODES, OF_CODES, SMALL, Integer, is_small_type, packed
 from hipdnn_backend.offload.frontend.torch_ops import Emitter, emits
 
 __all__ = ["codes_of", "element_of", "meant", "numbers", "of_codes", "of_numbers", "unpacked"]
@@ -51,14 +52,14 @@ def numbers(b: Builder, x: str) -> str:
     assert type_.static is not None, x
     kind, known = SMALL[type_.element], b.value(x)
     if known is not None and known.size <= FEW:
-        return b.constant(known.astype(np.float32), np.float32 if isinstance(kind, Float) else np.int32)
+        return b.constant(known.astype(np.float32), np.float32 if isinstance(kind, FloatFormat) else np.int32)
     return meant(b, codes_of(b, x), type_.static, kind)
 
 
-def meant(b: Builder, codes: str, dims: tuple[int, ...], kind: Float | Integer) -> str:
+def meant(b: Builder, codes: str, dims: tuple[int, ...], kind: FloatFormat | Integer) -> str:
     """What codes, UINT8, stand for: see `numbers`."""
     wide = b.op("Cast", codes, to=_INT32)
-    if isinstance(kind, Float):
+    if isinstance(kind, FloatFormat):
         return _number(b, wide, dims, kind)
     if not kind.signed:
         return wide
@@ -118,7 +119,7 @@ def _emit_unpacked(e: Emitter, x: Any) -> list[Any]:
     return [e.create("torch.aten.view", wide.type, [codes, e.ints(e.dims(wide))])]
 
 
-def _number(b: Builder, codes: str, dims: tuple[int, ...], f: Float) -> str:
+def _number(b: Builder, codes: str, dims: tuple[int, ...], f: FloatFormat) -> str:
     """The FLOAT that each code, INT32, stands for."""
     if not f.mantissa:
         power = reinterpreted(b, b.op("Mul", codes, _int(b, 1 << 23)), TensorType(_INT32, dims), _FLOAT)
@@ -197,7 +198,7 @@ def _bits(b: Builder, x: str, source: TensorType) -> str:
     return b.op("Where", exact, bits, b.op("BitwiseOr", bits, _int(b, 1)))
 
 
-def _nearest(b: Builder, bits: str, dims: tuple[int, ...], f: Float, saturate: bool) -> str:
+def _nearest(b: Builder, bits: str, dims: tuple[int, ...], f: FloatFormat, saturate: bool) -> str:
     """Codes, INT32, of numbers in single precision: to nearest, ties to even."""
     size = b.op("BitwiseAnd", bits, _int(b, _SIZE))
     finite = b.op("Min", size, _int(b, _INFINITE))
@@ -254,7 +255,7 @@ def _cast(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return [node.input[0]]
     x = node.input[0]
     if is_small_type(before):
-        between = _FLOAT if isinstance(SMALL[before.element], Float) else _INT32
+        between = _FLOAT if isinstance(SMALL[before.element], FloatFormat) else _INT32
         x, before = numbers(b, x), TensorType(between, before.dims)
     if to not in SMALL:
         return [x if to == before.element else b.op("Cast", x, to=to)]

@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from fusilli_ground.float_formats import FloatFormat
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
 from hipdnn_backend.offload.frontend import load, prepare
-from hipdnn_backend.offload.frontend.small_types import SMALL, Float, packed
+from hipdnn_backend.offload.frontend.small_types import SMALL, packed
 from tests.support.onnx_rewritten import check_rewrite, one_node, ort, rewritten
 
 Array = np.ndarray[Any, Any]
@@ -389,5 +390,5 @@ def test_every_small_type_of_onnx_is_known() -> None:
     assert {TensorProto.DataType.Value(name) for name in names} == SMALL.keys()
     for element, kind in SMALL.items():
         dtype = helper.tensor_dtype_to_np_dtype(element)
-        info = ml_dtypes.iinfo(dtype) if not isinstance(kind, Float) else ml_dtypes.finfo(dtype)
+        info = ml_dtypes.iinfo(dtype) if not isinstance(kind, FloatFormat) else ml_dtypes.finfo(dtype)
         assert kind.bits == info.bits
