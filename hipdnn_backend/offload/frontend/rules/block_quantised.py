@@ -128,6 +128,7 @@ def _product(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     zero = _zero(b, b.input(3), (n,), blocks, bits, type_.element)
     scale = _reshaped(b, _wide(b, scales), n, blocks)
     if b.input(4):
+        _check_type(b, b.input(4), TensorProto.INT32)
         _check_reordered(b, bits)
         group = _group(b, b.input(4), k, blocks * size, blocks)
         rows = b.op("Slice", _reshaped(b, rows, n, blocks * size), b.constant([0]), b.constant([k]), b.constant([1]))
@@ -143,6 +144,7 @@ def _product(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     y = b.op("MatMul", _wide(b, a), b.op("Transpose", weights, perm=[1, 0]))
     if b.input(5):
         _check_dims(b, b.input(5), (n,))
+        _check_type(b, b.input(5), type_.element)
         y = b.op("Add", y, _wide(b, b.input(5)))
     return [b.op("Cast", y, to=type_.element)]
 
@@ -261,6 +263,7 @@ def _gather(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     if not _known(b, 0, 1, 2, 3) or dims is None or type_ is None:
         return None
     _check_type(b, scales, *_FLOATS)
+    _check_type(b, indices, TensorProto.INT32, TensorProto.INT64)
     table = _table(b, data)
     shape = _dims(b, scales)
     is_float = isinstance(table.kind, FloatFormat)
