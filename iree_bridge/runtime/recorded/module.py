@@ -6,8 +6,7 @@ The format is that of IREE's ``bytecode_module_def.fbs``, bytecode version 17.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from iree_bridge.runtime.recorded.flatbuffer import Table
 
@@ -22,8 +21,7 @@ _MAX_STATE: Final = 1 << 20  # bytes of global numbers, and number of global ref
 _ALIGNMENT: Final = 64  # of the constants behind the FlatBuffer
 
 
-@dataclass(frozen=True)
-class Import:
+class Import(NamedTuple):
     """A function of another module: its full name and IREE's spelling of arguments and results."""
 
     name: str
@@ -31,8 +29,7 @@ class Import:
     results: str
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """A function of this module: its code, and how many registers of each bank it has."""
 
     code: memoryview
@@ -40,8 +37,7 @@ class Function:
     references: int
 
 
-@dataclass(frozen=True)
-class Module:
+class Module(NamedTuple):
     """A host program.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from iree_bridge.runtime.recorded.flatbuffer import Table
@@ -39,16 +39,14 @@ class UnrecordableError(Exception):
     """The host program does something that is not a list of kernels, fills and copies."""
 
 
-@dataclass(frozen=True)
-class ArgumentOffset:
+class ArgumentOffset(NamedTuple):
     """Bytes of an argument: which one (the workspace comes after the tensors), and where in it."""
 
     argument: int
     offset: int
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A kernel in one of the images: its name, threads of a block, how many pointers and 32-bit numbers it takes.
 
     ``ordinal`` is its number in an image that is not asked by name.
@@ -77,8 +75,16 @@ class CodeFormat(NamedTuple):
     read: Callable[[memoryview, int], tuple[list[Any], list[Kernel]]]
 
 
-@dataclass(frozen=True)
-class Launch:
+class _Slot(ArgumentOffset):
+    """``nbytes`` bytes of whatever buffer is bound to a slot (the ``argument``) when a command buffer is executed.
+
+    It stands in commands until then, and in no finished recording.
+    """
+
+    nbytes: int
+
+
+class Launch(NamedTuple):
     """A kernel runs on ``grid`` blocks; its arguments are pointers, then numbers."""
 
     kernel: Kernel
@@ -87,8 +93,7 @@ class Launch:
     numbers: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Fill:
+class Fill(NamedTuple):
     """``nbytes`` bytes are set to a pattern of 1, 2 or 4 bytes."""
 
     target: ArgumentOffset
@@ -97,8 +102,7 @@ class Fill:
     width: int
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(NamedTuple):
     """``nbytes`` bytes are copied on the device."""
 
     source: ArgumentOffset
@@ -109,8 +113,7 @@ class Copy:
 Command = Launch | Fill | Copy
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(NamedTuple):
     """All that a launch does, in order; each command sees what the ones before it wrote.
 
     Attributes:
@@ -124,7 +127,7 @@ class Recording:
     images: tuple[Any, ...]
     commands: tuple[Command, ...]
     temporaries: tuple[int, ...] = ()
-    contents: Mapping[int, bytes] = field(default_factory=dict)
+    contents: Mapping[int, bytes] = MappingProxyType({})
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -164,26 +167,13 @@ _ALLOCATOR: Final = object()
 _FENCE: Final = object()
 
 
-@dataclass(frozen=True)
 class _Buffer:
-    """An argument, or a part of one."""
+    """An argument, or a part of one. No tuple: the interpreter takes that for several results."""
 
-    argument: int
-    offset: int
-    nbytes: int
-
-
-@dataclass
-class _Executable:
-    kernels: dict[bytes, Kernel]
-
-
-@dataclass
-class _CommandBuffer:
-    """Commands whose places may be bound when it is executed: then the argument is a slot, and negative."""
-
-    slots: int
-    commands: list[Command] = field(default_factory=list)
+    def __init__(self, argument: int, offset: int, nbytes: int) -> None:
+        self.argument = argument
+        self.offset = offset
+        self.nbytes = nbytes
 
 
 class _Recorder:
@@ -221,7 +211,7 @@ class _Recorder:
             "hal.buffer_view.buffer": lambda view: view,
             "hal.buffer.length": lambda buffer: buffer.nbytes,
             "hal.buffer.subspan": lambda buffer, offset, nbytes: _part(buffer, offset, nbytes),
-            "hal.command_buffer.create": lambda device, modes, categories, affinity, slots: _CommandBuffer(slots),
+            "hal.command_buffer.create": lambda device, modes, categories, affinity, slots: [],
             "hal.command_buffer.finalize": lambda commands: None,
             # commands of a stream run one after the other
             "hal.command_buffer.execution_barrier": lambda commands, *_: None,
@@ -250,7 +240,7 @@ class _Recorder:
 
     def create_executable(
         self, device: object, affinity: int, form: memoryview, data: memoryview, constants: object
-    ) -> _Executable:
+    ) -> dict[bytes, Kernel]:
         if _word(form) != self._form.name or constants is not None:
             _refuse("an executable of another format")
         self._image_bytes -= len(data)
@@ -264,17 +254,17 @@ class _Recorder:
             _refuse("more kernels than a graph has")
         if any(not base <= kernel.image < len(self.images) for kernel in kernels):
             _refuse("a kernel without an image")
-        return _Executable({kernel.name.encode(): kernel for kernel in kernels})
+        return {kernel.name.encode(): kernel for kernel in kernels}
 
-    def lookup(self, executable: _Executable, name: memoryview) -> int:
-        kernel = executable.kernels.get(_word(name))
+    def lookup(self, executable: dict[bytes, Kernel], name: memoryview) -> int:
+        kernel = executable.get(_word(name))
         if kernel is None:
             return _refuse(f"a kernel that is not there: {_word(name)!r}")
         self.kernels.append(kernel)
         return len(self.kernels) - 1
 
     def dispatch(
-        self, commands: _CommandBuffer, executable: object, function: int, x: int, y: int, z: int, flags: int,
+        self, commands: list[Command], executable: object, function: int, x: int, y: int, z: int, flags: int,
         numbers: list[tuple[int]], bindings: list[tuple[int, int, _Buffer | None, int, int]],
     ) -> None:  # fmt: skip
         kernel = self.kernels[function]
@@ -284,21 +274,21 @@ class _Recorder:
             _refuse(f"kernel {kernel.name} with {len(bindings)} bindings and {len(numbers)} numbers")
         if x and y and z:
             places = tuple(_place(slot, buffer, offset, n) for _, slot, buffer, offset, n in bindings)
-            commands.commands.append(Launch(kernel, (x, y, z), places, tuple(n & 0xFFFFFFFF for (n,) in numbers)))
+            commands.append(Launch(kernel, (x, y, z), places, tuple(n & 0xFFFFFFFF for (n,) in numbers)))
 
     def fill(
-        self, commands: _CommandBuffer, buffer: _Buffer | None, offset: int, nbytes: int, slot: int, pattern: int,
+        self, commands: list[Command], buffer: _Buffer | None, offset: int, nbytes: int, slot: int, pattern: int,
         width: int, flags: int,
     ) -> None:  # fmt: skip
-        commands.commands.append(_fill(_place(slot, buffer, offset, nbytes), nbytes, pattern, width, flags))
+        commands.append(_fill(_place(slot, buffer, offset, nbytes), nbytes, pattern, width, flags))
 
     def copy(
-        self, commands: _CommandBuffer, source_slot: int, target_slot: int, source: _Buffer | None,
+        self, commands: list[Command], source_slot: int, target_slot: int, source: _Buffer | None,
         source_offset: int, target: _Buffer | None, target_offset: int, nbytes: int, flags: int,
     ) -> None:  # fmt: skip
         if flags:
             _refuse(f"a copy with flags {flags:#x}")
-        commands.commands.append(
+        commands.append(
             Copy(
                 _place(source_slot, source, source_offset, nbytes),
                 _place(target_slot, target, target_offset, nbytes),
@@ -307,12 +297,12 @@ class _Recorder:
         )
 
     def execute(
-        self, device: object, affinity: int, wait: object, signal: object, commands: _CommandBuffer, flags: int,
+        self, device: object, affinity: int, wait: object, signal: object, commands: list[Command], flags: int,
         bindings: Sequence[tuple[_Buffer, int, int]] = (),
     ) -> None:  # fmt: skip
-        if len(self.commands) + len(commands.commands) > _MAX_COMMANDS:
+        if len(self.commands) + len(commands) > _MAX_COMMANDS:
             _refuse(f"more than {_MAX_COMMANDS} commands")
-        self.commands.extend(_bound(command, bindings) for command in commands.commands)
+        self.commands.extend(_bound(command, bindings) for command in commands)
 
     def allocate(
         self, device: object, affinity: int, wait: object, signal: object, pool: int, memory: int, usage: int,
@@ -399,16 +389,11 @@ def _part(buffer: _Buffer, offset: int, nbytes: int) -> _Buffer:
     return _Buffer(buffer.argument, buffer.offset + offset, nbytes)
 
 
-@dataclass(frozen=True)
-class _Slot(ArgumentOffset):
-    """A place in whatever buffer is bound to slot ``argument`` later."""
-
-    nbytes: int
-
-
 def _place(slot: int, buffer: _Buffer | None, offset: int, nbytes: int) -> ArgumentOffset:
     if buffer is None:
-        return _Slot(slot, offset, nbytes)
+        bound_later = _Slot(slot, offset)
+        bound_later.nbytes = nbytes
+        return bound_later
     part = _part(buffer, offset, nbytes)
     return ArgumentOffset(part.argument, part.offset)
 
