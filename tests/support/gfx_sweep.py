@@ -16,7 +16,8 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from fusilli_plugin.emulator import Emulator
 from graph_api import FusilliError, Graph, numerics
 from iree_bridge import Target, build, support
 from iree_bridge.compile.compiler import compile_code
+from iree_bridge.devices.device import Device
 from tests.cases import Pack, all_cases
 from tests.support import gfx_graphs
 from tests.support.outcomes import case_id
@@ -43,40 +45,41 @@ class Job(NamedTuple):
 def examine(job: Job) -> dict[str, Any]:
     """What becomes of a graph: a verdict of the emulator; ``wraps`` if it is right only where offsets wrap."""
     begin = time.perf_counter()
-    graph, pack = _made(job)
-    if job.device:
-        outcome, text = _run_on(graph, pack, job.device)
+    graph, inputs = _made(job)
+    target = Device.parse(job.device).target if job.device else Target.parse(job.target)
+    answer = support(graph, target)
+    if not answer.ok:
+        outcome, text = f"declined: {answer.rule}", str(answer)
+    elif job.device:
+        outcome, text = _run_on(graph, inputs(), job.device)
+    elif job.compile_only:
+        outcome, text = _compiled(graph, target)
     else:
-        outcome, text = (_compiled if job.compile_only else _emulated)(graph, pack, job.target)
+        outcome, text = _emulated(graph, inputs(), target)
     seconds = round(time.perf_counter() - begin, 2)
     return {"seed": job.seed, "target": job.device or job.target, "graph": graph.name if isinstance(job.seed, int)
             else job.seed, "outcome": outcome, "text": text[:400], "seconds": seconds}  # fmt: skip
 
 
-def _made(job: Job) -> tuple[Graph, Pack]:
+def _made(job: Job) -> tuple[Graph, Callable[[], Pack]]:
+    """The graph, and what makes its inputs; of a graph that is declined there may be none."""
     if isinstance(job.seed, int):
         graph = gfx_graphs.graph(job.seed)
-        return graph, gfx_graphs.inputs(graph, job.seed)
+        return graph, partial(gfx_graphs.inputs, graph, job.seed)
     case = next(case for family, case in all_cases() if case_id(family, case) == job.seed)
     graph = case.graph()
-    return graph, case.pack(graph)
+    return graph, partial(case.pack, graph)
 
 
-def _compiled(graph: Graph, _pack: Pack, target: str) -> tuple[str, str]:
-    answer = support(graph, Target.parse(target))
-    if not answer.ok:
-        return f"declined: {answer.rule}", str(answer)
+def _compiled(graph: Graph, target: Target) -> tuple[str, str]:
     try:
-        return "right", compile_code(graph, Target.parse(target)).form
+        return "right", compile_code(graph, target).form
     except FusilliError as error:
         return "failed", str(error)
 
 
-def _emulated(graph: Graph, pack: Pack, target: str) -> tuple[str, str]:
-    answer = support(graph, Target.parse(target))
-    if not answer.ok:
-        return f"declined: {answer.rule}", str(answer)
-    emulator = Emulator(Target.parse(target))
+def _emulated(graph: Graph, pack: Pack, target: Target) -> tuple[str, str]:
+    emulator = Emulator(target)
     try:
         code = emulator.code(graph)
     except FusilliError as error:
@@ -84,7 +87,7 @@ def _emulated(graph: Graph, pack: Pack, target: str) -> tuple[str, str]:
     found = emulator.examine(graph, pack, code)
     if not found.ok or not found.counts.get("buffer offsets past 2**32"):
         return str(found.verdict), found.text
-    strict = Emulator(Target.parse(target), offsets_wrap=False).examine(graph, pack, code)
+    strict = Emulator(target, offsets_wrap=False).examine(graph, pack, code)
     return (str(found.verdict), found.text) if strict.ok else ("wraps", strict.text)
 
 
