@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.frontend.conversion import source_name
-from hipdnn_backend.offload.frontend.functions_ir import (
-    drop_devices,
-    info_of,
-    lift_literals,
-    order_arguments,
-    settle_empty,
-)
+from hipdnn_backend.offload.frontend.functions_ir import info_of
 from hipdnn_backend.offload.frontend.imported import Constant, Imported
-from hipdnn_backend.offload.mlir import PassManager, fx_importer, ir
+from hipdnn_backend.offload.frontend.torch_graph import TorchGraph, import_graph, load_torch_graph
+from hipdnn_backend.offload.mlir import ir
 
 __all__ = ["load_torch"]
-
-_IDENTITIES = {"torch.aten.detach_", "torch.aten.detach", "torch.aten.lift_fresh_copy", "torch.aten.alias"}
-"""What tensors that a module's code writes as literals go through."""
-
-_KEPT = {
-    "torch.aten._scaled_dot_product_flash_attention_for_cpu",
-    "torch.aten._scaled_dot_product_flash_attention_for_cpu_backward",
-}
-"""What hipDNN has an operation of, and the torch dialect no name, or another signature."""
 
 _KNOWN_WRITES = {"aten.detach_.default"}
 _RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
@@ -41,11 +26,9 @@ _DECOMPOSED = {
 }
 """Operators that torch-mlir does not know or compile, and that PyTorch has a decomposition for."""
 
-_CLEAN = "builtin.module(func.func(cse,canonicalize,cse))"
-
 
 def load_torch(source: Any, example: Sequence[Any], context: Any) -> Imported:
-    """A PyTorch module, exported in evaluation mode, or a ``torch.export.ExportedProgram``.
+    """A PyTorch module, exported in evaluation mode, a ``torch.export.ExportedProgram`` or a `TorchGraph`.
 
     Args:
         source: left as it is.
@@ -60,23 +43,17 @@ def load_torch(source: Any, example: Sequence[Any], context: Any) -> Imported:
         import torch
     except ImportError as error:
         raise TypeError(f"cannot load a model from {type(source).__name__}; PyTorch is not installed") from error
+    if isinstance(source, TorchGraph):
+        return load_torch_graph(source, context)
     program = _functional(torch, _exported(torch, source, example))
     signature = program.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         written = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
         raise ModelError(written[0], "torch-export", "the module writes to it; only functions of the inputs are run")
-    module = _imported(program, context)
-    function = module.body.operations[0].operation
-    drop_devices(function)
     states, order = _arguments(program)
-    order_arguments(function, order)
-    constants = [Constant(name, _numpy(torch, value)) for name, value in states]
-    try:
-        PassManager.parse(_CLEAN, context=context).run(module.operation)
-    except Exception as error:  # torch-mlir writes what its own verifier refuses
-        raise ModelError("", "torch-export", f"torch-mlir made wrong IR of the exported graph: {error}") from error
-    settle_empty(function)
-    constants += lift_literals(function)
+    module, literals = import_graph(program.graph, order, _label, context)
+    function = module.body.operations[0].operation
+    constants = [*(Constant(name, _numpy(torch, value)) for name, value in states), *literals]
     arguments = list(function.regions[0].blocks[0].arguments)
     names = list(signature.user_inputs)
     inputs = tuple(info_of(value.type, name) for name, value in zip(names, arguments, strict=False))
@@ -153,34 +130,6 @@ def _functional(torch: Any, program: Any) -> Any:
         raise ModelError("", "torch-export", f"PyTorch cannot decompose the graph: {error}") from error
 
 
-def _imported(program: Any, context: Any) -> Any:
-    """The program's graph as one function ``main``, states among its arguments."""
-    extras = fx_importer()
-
-    class NamedNodes(extras.ContextCache):
-        """Locations are names of nodes, with the path of the submodule in front, instead of lines of Python."""
-
-        def get_node_location(self, node: Any) -> Any:
-            return ir.Location.name(_label(node), context=context)
-
-    importer = extras.FxImporter(context=context)
-    importer._cc = NamedNodes(context, py_attr_tracker=importer._py_attr_tracker)
-    try:
-        importer.import_stateless_graph(program.graph, func_name="main")
-    except Exception as error:  # the importer raises many kinds for what it does not know
-        raise ModelError("", "torch-export", f"torch-mlir cannot read the exported graph: {error}") from error
-    module = importer.module
-    for op in _operators(module.body.operations[0].operation):
-        name = ir.StringAttr(op.attributes["name"]).value
-        if name in _KEPT:
-            continue
-        if name not in _IDENTITIES or op.results[0].type != op.operands[0].type:
-            raise ModelError(source_name(op), "unsupported-operator", f"torch-mlir does not know {name}")
-        op.results[0].replace_all_uses_with(op.operands[0])
-        op.erase()
-    return module
-
-
 def _label(node: Any) -> str:
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = stack[-1][0] if stack else ""
@@ -198,13 +147,6 @@ def _recurrences(program: Any) -> dict[str, str]:
                 found[_label(node)] = source.name
             sources += source.from_node
     return found
-
-
-def _operators(function: Any) -> Iterator[Any]:
-    """Operations that the torch dialect has no name for."""
-    for view in list(function.regions[0].blocks[0].operations):
-        if view.operation.name == "torch.operator":
-            yield view.operation
 
 
 def _arguments(program: Any) -> tuple[list[tuple[str, Any]], list[tuple[int, str]]]:

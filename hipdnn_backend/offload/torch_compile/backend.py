@@ -1,0 +1,148 @@
+"""The backend itself: from a graph of Dynamo's through AOTAutograd to compiled forward and backward graphs."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+from functorch.compile import default_partition, make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
+
+from fusilli_ground.errors import OptionError
+from fusilli_ground.locks import fork_safe_lock
+from hipdnn_backend.engine import Engine
+from hipdnn_backend.offload.model import engines_for
+from hipdnn_backend.offload.torch_compile.claims import tensors_of
+from hipdnn_backend.offload.torch_compile.compiling import compile_graph
+from hipdnn_backend.offload.torch_compile.decompositions import decompositions
+from hipdnn_backend.offload.torch_compile.options import CompileOptions
+from hipdnn_backend.offload.torch_compile.programs import device_name
+from hipdnn_backend.offload.torch_compile.report import NotCompiledByEnginesError, record
+
+__all__ = ["fusilli"]
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def fusilli(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: dict[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """What ``torch.compile(model, backend="fusilli")`` calls for each graph of Dynamo's.
+
+    Args:
+        module: the graph.
+        example_inputs: what it will be called with.
+        options: see `CompileOptions`.
+        mode: of `torch.compile`; it changes nothing.
+
+    Raises:
+        OptionError: an option is unknown or has a value that means nothing.
+        NotCompiledByEnginesError: in strict mode, operations run in PyTorch.
+    """
+    given = CompileOptions.read(options, mode)
+    entry = record(_owner())
+    if any(map(_is_symbolic, example_inputs)):
+        return _BySizes(module, given, entry)
+    return _compiled(module, example_inputs, given, entry)
+
+
+def _compiled(
+    module: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions, entry: Any
+) -> Callable[..., Any]:
+    def compiler(kind: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        made = compile_graph(graph, kind, _engines(_name(graph), options.engines), options)
+        entry.graphs.append(made.report)
+        return make_boxed_func(made.call)
+
+    try:
+        return aot_autograd(
+            fw_compiler=partial(compiler, "forward"),
+            bw_compiler=partial(compiler, "backward"),
+            inference_compiler=partial(compiler, "inference"),
+            partition_fn=default_partition,
+            decompositions=decompositions(),
+            keep_inference_input_mutations=True,
+        )(module, example_inputs)
+    except (OptionError, NotCompiledByEnginesError, TorchDynamoException):
+        raise
+    except Exception as error:  # AOTAutograd traces what the user wrote, and raises whatever that does
+        if options.strict:
+            raise
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        _LOG.warning("PyTorch runs a whole graph, because it could not be compiled: %s", reason)
+        entry.whole.append(reason)
+        return module.forward
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return not all(isinstance(size, int) for size in (*value.shape, *value.stride()))
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _name(graph: torch.fx.GraphModule) -> str:
+    devices = {value.device for node in graph.graph.nodes for value in tensors_of(node.meta.get("val"))}
+    chosen = next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+    return device_name(chosen)
+
+
+@functools.cache
+def _engines(device: str, wanted: tuple[str, ...]) -> tuple[Engine, ...]:
+    found = engines_for(device)
+    names = [engine.name for engine in found]
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise OptionError(
+            f"option 'engines' names {', '.join(missing)}, which is not here; there are {', '.join(names)}"
+        )
+    return tuple(engine for engine in found if not wanted or engine.name in wanted)
+
+
+def _owner() -> Any:
+    """The object of `torch.compile` that calls the backend now."""
+    from torch._dynamo.eval_frame import innermost_backend
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    return innermost_backend(InstructionTranslator.current_tx().output.compiler_fn)
+
+
+class _BySizes:
+    """A graph with symbolic sizes: compiled for the sizes of each call, the last ones are kept."""
+
+    def __init__(self, module: torch.fx.GraphModule, options: CompileOptions, entry: Any) -> None:
+        self._module = module
+        self._options = options
+        self._entry = entry
+        self._made: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
+        self._lock = fork_safe_lock()
+
+    @torch._dynamo.disable
+    def __call__(self, *given: Any) -> Any:
+        key = tuple(_key(value) for value in given)
+        with self._lock:
+            call = self._made.get(key)
+            if call is not None:
+                self._made.move_to_end(key)
+        if call is None:
+            call = _compiled(self._module, given, self._options, self._entry)
+            with self._lock:
+                self._made[key] = call
+                while len(self._made) > self._options.max_shapes:
+                    self._made.popitem(last=False)
+        return call(*given)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), tuple(value.stride()), value.dtype, value.requires_grad
+    return value

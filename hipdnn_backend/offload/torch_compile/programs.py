@@ -1,0 +1,256 @@
+"""A group of nodes as a graph of its own, compiled to a program, and a function on tensors that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fusilli_ground.locks import fork_safe_lock
+from hipdnn_backend.engine import Engine
+from hipdnn_backend.offload.frontend.torch_graph import TorchGraph
+from hipdnn_backend.offload.model import Model, load
+from hipdnn_backend.offload.program.runner import Prepared, prepare
+from hipdnn_backend.offload.session import OffloadOptions
+from hipdnn_backend.offload.torch_compile.claims import Claims, Kind
+from hipdnn_backend.offload.torch_compile.partition import Group
+
+__all__ = ["GroupGraph", "GroupProgram", "compile_group", "device_name"]
+
+Node = torch.fx.Node
+
+
+def device_name(device: torch.device) -> str:
+    """The name that models have for a device of PyTorch's."""
+    if device.type == "cpu":
+        return "cpu"
+    family = "hip" if torch.version.hip else device.type
+    return f"{family}:{device.index or 0}"
+
+
+def _order(value: torch.Tensor) -> tuple[int, ...] | None:
+    """The dims from the outermost in memory to the innermost if that is dense; None if it has gaps or overlaps."""
+    wide = [dim for dim in range(value.dim()) if value.shape[dim] > 1]
+    wide.sort(key=lambda dim: -value.stride(dim))
+    expected = 1
+    for dim in reversed(wide):
+        if value.stride(dim) != expected:
+            return None
+        expected *= value.shape[dim]
+    if wide == sorted(wide):
+        return tuple(range(value.dim()))
+    return (*(dim for dim in range(value.dim()) if value.shape[dim] <= 1), *wide)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a tensor comes in or goes out.
+
+    Attributes:
+        dims: extents.
+        strides: that PyTorch has it with.
+        order: of its dims in memory, as `_order` has it; row-major if it has gaps.
+        dtype: of its elements.
+        is_dense: it has no gaps.
+    """
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    order: tuple[int, ...]
+    dtype: torch.dtype
+    is_dense: bool
+
+    @classmethod
+    def of(cls, value: torch.Tensor) -> _Form:
+        order = _order(value)
+        identity = tuple(range(value.dim()))
+        return cls(tuple(value.shape), tuple(value.stride()), order or identity, value.dtype, order is not None)
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Strides of what a program reads or writes: those of PyTorch, or row-major ones."""
+        if self.is_dense:
+            return self.strides
+        made, stride = [], 1
+        for dim in reversed(self.dims):
+            made.append(stride)
+            stride *= max(dim, 1)
+        return tuple(reversed(made))
+
+    @property
+    def back(self) -> tuple[int, ...]:
+        """What undoes `order`."""
+        return tuple(self.order.index(dim) for dim in range(len(self.order)))
+
+
+class GroupGraph:
+    """The graph of a group. Tensors cross its border in the order of their memory, so nothing is rearranged.
+
+    Attributes:
+        graph: of PyTorch's operators.
+        inputs: the forms of its arguments.
+        outputs: the forms of its results.
+        read: nodes outside whose values the arguments are.
+        written: nodes whose values the results are.
+    """
+
+    def __init__(self, group: Group, claims: Claims) -> None:
+        """Writes it. Fake tensors are made on the way, which one thread at a time may do."""
+        self._claims = claims
+        self._made: dict[Node, Node] = {}
+        self.graph = torch.fx.Graph()
+        self.inputs: list[_Form] = []
+        self.outputs: list[_Form] = []
+        self.read: list[Node] = []
+        # Inputs of no elements are made inside, since they have no address.
+        placed = [(node, node.meta["val"]) for node in group.inputs if node.meta["val"].numel()]
+        arguments = [self._argument(node, value) for node, value in placed]
+        for (node, value), argument in zip(placed, arguments, strict=True):
+            self._made[node] = self._arranged(argument, self.inputs[self.read.index(node)].back, value)
+        for node in group.nodes:
+            self._copy(node)
+        self.written = [node for node in group.outputs if node.meta["val"].numel()]
+        self.graph.output(tuple(self._result(node) for node in self.written))
+
+    def _argument(self, node: Node, value: torch.Tensor) -> Node:
+        form = _Form.of(value)
+        self.inputs.append(form)
+        self.read.append(node)
+        argument = self.graph.placeholder(node.name)
+        argument.meta["val"] = value.permute(form.order)
+        return argument
+
+    def _result(self, node: Node) -> Node:
+        value = node.meta["val"]
+        form = _Form.of(value)
+        self.outputs.append(form)
+        return self._arranged(self._made[node], form.order, value.permute(form.order))
+
+    def _arranged(self, node: Node, order: tuple[int, ...], value: torch.Tensor) -> Node:
+        if order == tuple(range(len(order))):
+            return node
+        made = self.graph.call_function(torch.ops.aten.permute.default, (node, list(order)))
+        made.meta["val"] = value
+        return made
+
+    def _value(self, node: Node) -> Node:
+        if node not in self._made:
+            if self._claims.kind(node) is Kind.FREE:
+                self._copy(node)
+            else:
+                self._made[node] = self._nothing(node.meta["val"])
+        return self._made[node]
+
+    def _copy(self, node: Node) -> None:
+        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            self._made[node] = self._value(node.all_input_nodes[0])
+            return
+        for source in node.all_input_nodes:
+            self._value(source)
+        self._made[node] = self.graph.node_copy(node, self._value)
+        self._made[node].name = node.name
+
+    def _nothing(self, value: torch.Tensor) -> Node:
+        made = self.graph.call_function(torch.ops.aten.zeros.default, (list(value.shape),), {"dtype": value.dtype})
+        made.meta["val"] = value
+        return made
+
+
+@dataclass(frozen=True)
+class GroupProgram:
+    """A compiled group.
+
+    Attributes:
+        model: its program.
+        read: nodes whose values it takes, in order.
+        written: nodes whose values it gives, in order.
+        call: takes tensors and gives a tuple of tensors.
+    """
+
+    model: Model
+    read: tuple[Node, ...]
+    written: tuple[Node, ...]
+    call: Callable[..., tuple[torch.Tensor, ...]] = field(repr=False)
+
+
+def compile_group(
+    built: GroupGraph, device: torch.device, name: str, *, engines: Sequence[Engine], options: OffloadOptions
+) -> GroupProgram:
+    """Compile a group by the passes that ONNX models go through. Threads may do this at one time.
+
+    Raises:
+        ModelError: the front end does not know an operator.
+        PassError: a part compiles on no engine.
+    """
+    model = load(
+        TorchGraph(built.graph, name),
+        device=device_name(device),
+        engines=engines,
+        options=options,
+        stream=None if device.type == "cpu" else 0,
+    )
+    runner = _Runner(model, built.inputs, built.outputs, device)
+    return GroupProgram(model, tuple(built.read), tuple(built.written), runner.function(name))
+
+
+class _Runner:
+    """Runs a program on tensors, on the stream that is PyTorch's current one."""
+
+    def __init__(self, model: Model, inputs: Sequence[_Form], outputs: Sequence[_Form], device: torch.device) -> None:
+        self._model = model
+        self._device = device
+        self._inputs = [form.written for form in inputs]
+        self._outputs = [(form.dims, form.written, form.dtype) for form in outputs]
+        self._gaps = [(number, form.strides) for number, form in enumerate(outputs) if not form.is_dense]
+        self._prepared: dict[int, Prepared] = {0: model.prepared}
+        self._lock = fork_safe_lock()  # a program has one arena
+
+    def function(self, name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """What a graph of PyTorch's calls."""
+
+        def call(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return self.run(tensors)
+
+        call.__name__ = call.__qualname__ = name
+        return call
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        given = [
+            tensor if tensor.stride() == strides else _restrided(tensor, strides)
+            for tensor, strides in zip(tensors, self._inputs, strict=True)
+        ]
+        made = [
+            torch.empty_strided(dims, strides, dtype=dtype, device=self._device)
+            for dims, strides, dtype in self._outputs
+        ]
+        addresses = tuple([tensor.data_ptr() for tensor in given] + [tensor.data_ptr() for tensor in made])
+        with self._lock:
+            self._on_stream().bind(addresses)()
+        for number, strides in self._gaps:
+            made[number] = _restrided(made[number], strides)
+        return tuple(made)
+
+    def _on_stream(self) -> Prepared:
+        """The program for PyTorch's current stream. On a CPU there is one; CUDA's launches are in order by waiting."""
+        if self._device.type == "cpu":
+            return self._prepared[0]
+        stream = torch.cuda.current_stream(self._device)
+        if not torch.version.hip:
+            stream.synchronize()
+            return self._prepared[0]
+        handle = stream.cuda_stream
+        if handle not in self._prepared:
+            model, first = self._model, self._model.prepared
+            self._prepared[handle] = prepare(model.program, model.plans, first.memory, model.constants, stream=handle)
+        return self._prepared[handle]
+
+
+def _restrided(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The elements with these strides; strides of dims of one element count for nothing."""
+    same = all(
+        have == want or size == 1 for size, have, want in zip(tensor.shape, tensor.stride(), strides, strict=True)
+    )
+    if same:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
