@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusilli_ground.torch_types import value_tensor_type
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.conversion import source_name
 from hipdnn_backend.offload.frontend.functions_ir import (
@@ -40,10 +41,12 @@ class TorchGraph:
         graph: a ``torch.fx.Graph`` whose nodes have a tensor of their type as ``meta["val"]``, and whose placeholders
             are tensors; all are used.
         name: of the model that it is.
+        whole: see `Imported.whole`.
     """
 
     graph: Any
     name: str
+    whole: Mapping[str, str]
 
 
 def load_torch_graph(source: TorchGraph, context: Any) -> Imported:
@@ -62,6 +65,7 @@ def load_torch_graph(source: TorchGraph, context: Any) -> Imported:
         name=source.name,
         inputs=tuple(info_of(value.type, name) for name, value in zip(names, arguments, strict=False)),
         constants=tuple(literals),
+        whole=source.whole,
         outputs=tuple(info_of(type_, f"result{number}") for number, type_ in enumerate(results)),
     )
 
@@ -89,6 +93,7 @@ def import_graph(
     except Exception as error:  # torch-mlir writes what its own verifier refuses
         raise ModelError("", "torch-export", f"torch-mlir made wrong IR of the exported graph: {error}") from error
     settle_empty(function)
+    _count_from_start(function)
     return module, lift_literals(function)
 
 
@@ -118,6 +123,24 @@ def _imported(graph: Any, label: Callable[[Any], str], context: Any) -> Any:
         op.results[0].replace_all_uses_with(op.operands[0])
         op.erase()
     return module
+
+
+def _count_from_start(function: Any) -> None:
+    """Make negative indices of `select_scatter` positive: Torch-MLIR's lowering writes nowhere otherwise."""
+    for view in list(function.regions[0].blocks[0].operations):
+        op = view.operation
+        if op.name != "torch.aten.select_scatter":
+            continue
+        kind = value_tensor_type(str(op.operands[0].type))
+        dim, index = (ir.IntegerAttr(op.operands[at].owner.attributes["value"]).value for at in (2, 3))
+        if index >= 0 or kind is None or not kind.is_static:
+            continue
+        with ir.InsertionPoint(op), op.location:
+            number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, op.context), index + (kind.dims[dim] or 0))
+            type_ = ir.Type.parse("!torch.int", context=op.context)
+            op.operands[3] = ir.Operation.create(
+                "torch.constant.int", results=[type_], attributes={"value": number}
+            ).result
 
 
 def _operators(function: Any) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from hipdnn_backend.engine import Engine
 from hipdnn_backend.offload.model import engines_for
 from hipdnn_backend.offload.torch_compile.claims import tensors_of
 from hipdnn_backend.offload.torch_compile.compiling import compile_graph
-from hipdnn_backend.offload.torch_compile.decompositions import decompositions
+from hipdnn_backend.offload.torch_compile.decompositions import decompositions, tracing
 from hipdnn_backend.offload.torch_compile.options import CompileOptions
 from hipdnn_backend.offload.torch_compile.programs import device_name
 from hipdnn_backend.offload.torch_compile.report import NotCompiledByEnginesError, record
@@ -64,15 +64,17 @@ def _compiled(
         entry.graphs.append(made.report)
         return make_boxed_func(made.call)
 
+    compiles = aot_autograd(
+        fw_compiler=partial(compiler, "forward"),
+        bw_compiler=partial(compiler, "backward"),
+        inference_compiler=partial(compiler, "inference"),
+        partition_fn=default_partition,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
     try:
-        return aot_autograd(
-            fw_compiler=partial(compiler, "forward"),
-            bw_compiler=partial(compiler, "backward"),
-            inference_compiler=partial(compiler, "inference"),
-            partition_fn=default_partition,
-            decompositions=decompositions(),
-            keep_inference_input_mutations=True,
-        )(module, example_inputs)
+        with tracing():
+            return compiles(module, example_inputs)
     except (OptionError, NotCompiledByEnginesError, TorchDynamoException):
         raise
     except Exception as error:  # AOTAutograd traces what the user wrote, and raises whatever that does

@@ -6,35 +6,35 @@ What engines take as one operation stays whole. Random operators stay whatever t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
+from unittest import mock
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 
 from hipdnn_backend.offload.torch_compile.known import is_known, is_random
 
-__all__ = ["decompositions"]
+__all__ = ["decompositions", "tracing"]
 
 _ATEN: Final = torch.ops.aten
 _WANTED: Final = (
     *(_ATEN.upsample_bilinear2d, _ATEN.upsample_bicubic2d, _ATEN.upsample_trilinear3d, _ATEN.upsample_linear1d),
     *(_ATEN.upsample_nearest1d_backward, _ATEN.upsample_nearest2d_backward, _ATEN.upsample_nearest3d_backward),
-    *(
-        _ATEN.grid_sampler_2d,
-        _ATEN.im2col,
-        _ATEN.col2im,
-        _ATEN.native_group_norm_backward,
-        _ATEN.native_dropout_backward,
-    ),
+    *(_ATEN.grid_sampler_2d, _ATEN.im2col, _ATEN.col2im, _ATEN.native_dropout_backward),
+    _ATEN.embedding_dense_backward,
 )
 """Known to torch-mlir by name, but not compiled."""
+_STEPS: Final = 256
+"""Steps up to which recurrences are written out where PyTorch has another way."""
+_CHOICE: Final = torch._decomp.decompositions.select_one_layer_lstm_function
 
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Operator → what it is made of, as AOTAutograd takes it."""
-    offered = {**core_aten_decompositions(), **get_decompositions(list(_WANTED))}
+    offered = {**_core_aten_decompositions_post_autograd(), **get_decompositions(list(_WANTED))}
     wanted = {overload for packet in _WANTED for overload in (getattr(packet, name) for name in packet.overloads())}
     table = {
         target: made
@@ -45,7 +45,106 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     }
     table[_ATEN._native_batch_norm_legit_functional.default] = _batch_norm
     table[_ATEN._batch_norm_with_update_functional.default] = _batch_norm_with_reserve
+    table[_ATEN.native_group_norm_backward.default] = _group_norm_backward
+    table[_ATEN.convolution_backward.default] = _convolution_backward
+    table[_ATEN.select_backward.default] = _select_backward
+    table[_ATEN.slice_backward.default] = _slice_backward
     return table
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """While PyTorch traces a graph: recurrences are written out, a step behind the other.
+
+    PyTorch 2.13 takes a kernel of oneDNN's for an LSTM on the CPU whose input needs no gradient, and cannot do the
+    backward graph of that: neither Inductor nor its eager backends compile such a training step.
+    """
+    with mock.patch.object(torch._decomp.decompositions, "select_one_layer_lstm_function", _lstm_layer):
+        yield
+
+
+def _lstm_layer(input: Any, hx: Any, params: Any) -> Callable[..., Any]:
+    needs_gradient = any(each.requires_grad for layer in params for each in layer)
+    if input.shape[0] <= _STEPS or (torch.is_grad_enabled() and needs_gradient):
+        return torch._decomp.decompositions.one_layer_lstm
+    return _CHOICE(input, hx, params)
+
+
+def _select_backward(dy: Any, sizes: Sequence[int], dim: int, index: int) -> Any:
+    """Zeros around the gradient."""
+    dim, index = dim % len(sizes), index % sizes[dim]
+    return _framed(dy.unsqueeze(dim), dim, index, sizes[dim] - index - 1)
+
+
+def _slice_backward(dy: Any, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Any:
+    """Zeros around the gradient."""
+    if step != 1:
+        return NotImplemented
+    dim = dim % len(sizes)
+    first, _, _ = slice(start, end).indices(sizes[dim])
+    return _framed(dy, dim, first, sizes[dim] - first - dy.shape[dim])
+
+
+def _framed(x: Any, dim: int, before: int, after: int) -> Any:
+    pads = [0, 0] * (x.dim() - dim - 1) + [before, after]
+    return _ATEN.constant_pad_nd.default(x, pads, 0.0)
+
+
+def _group_norm_backward(
+    dy: Any,
+    x: Any,
+    mean: Any,
+    inverse: Any,
+    weight: Any,
+    n: int,
+    channels: int,
+    places: int,
+    groups: int,
+    mask: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    """Gradients of a group norm: dx is that of a norm over rows, which is one operation."""
+    rows, width = n * groups, channels // groups * places
+    dx = dweight = dbias = None
+    flat = dy.reshape(n, channels, places)
+    centre = (mean.reshape(rows, 1), inverse.reshape(rows, 1))
+    if mask[0]:
+        scaled = flat if weight is None else flat * weight.reshape(1, channels, 1)
+        of_rows = (scaled.reshape(rows, width), x.reshape(rows, width))
+        made = _ATEN.native_layer_norm_backward.default(*of_rows, [width], *centre, None, None, [True, False, False])
+        dx = made[0].reshape(x.shape)
+    if mask[1]:
+        normal = ((x.reshape(rows, width) - centre[0]) * centre[1]).reshape(n, channels, places)
+        dweight = (flat * normal).sum((0, 2))
+    if mask[2]:
+        dbias = flat.sum((0, 2))
+    return dx, dweight, dbias
+
+
+def _convolution_backward(
+    dy: Any,
+    x: Any,
+    weight: Any,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    mask: Sequence[bool],
+) -> Any:
+    """Gradients of a transposed convolution, which are a convolution and the gradient of one to its filter."""
+    if not transposed:
+        return NotImplemented
+    dx = dweight = dbias = None
+    form = (stride, padding, dilation, False, [0] * len(stride), groups)
+    if mask[0]:
+        dx = _ATEN.convolution.default(dy, weight, None, *form)
+    if mask[1]:
+        dweight = _ATEN.convolution_backward.default(x, dy, weight, None, *form, [False, True, False])[1]
+    if mask[2]:
+        dbias = dy.sum((0, *range(2, dy.dim())))
+    return dx, dweight, dbias
 
 
 def _batch_norm(

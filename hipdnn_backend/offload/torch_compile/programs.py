@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
@@ -93,6 +94,7 @@ class GroupGraph:
         outputs: the forms of its results.
         read: nodes outside whose values the arguments are.
         written: nodes whose values the results are.
+        whole: name of a node of a recurrence, forward or backward → its name.
     """
 
     def __init__(self, group: Group, claims: Claims) -> None:
@@ -111,6 +113,8 @@ class GroupGraph:
         for node in group.nodes:
             self._copy(node)
         self.written = [node for node in group.outputs if node.meta["val"].numel()]
+        self.whole = {node.name: name for node in group.nodes if (name := _recurrence(node))}
+        self.whole = {node.name: name for node in group.nodes if (name := _recurrence(node))}
         self.graph.output(tuple(self._result(node) for node in self.written))
 
     def _argument(self, node: Node, value: torch.Tensor) -> Node:
@@ -157,6 +161,18 @@ class GroupGraph:
         return made
 
 
+_RECURRENT: Final = (torch.nn.RNNBase, torch.nn.RNNCellBase)
+
+
+def _recurrence(node: Node) -> str:
+    """The recurrent module whose step a node is, or the gradient of one; "" if it is none."""
+    for key, side in (("source_fn_stack", "forward"), ("fwd_source_fn_stack", "backward")):
+        for name, source in node.meta.get(key) or ():
+            if isinstance(source, type) and issubclass(source, _RECURRENT):
+                return f"{name}.{side}"
+    return ""
+
+
 @dataclass(frozen=True)
 class GroupProgram:
     """A compiled group.
@@ -184,7 +200,7 @@ def compile_group(
         PassError: a part compiles on no engine.
     """
     model = load(
-        TorchGraph(built.graph, name),
+        TorchGraph(built.graph, name, built.whole),
         device=device_name(device),
         engines=engines,
         options=options,
