@@ -26,7 +26,7 @@ from hipdnn_backend.engine import BindablePlan, Plan
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.program.copying import bind_copy, host_array
-from hipdnn_backend.offload.program.program import Copy, Execute, PlannedGraph, Program, Space, View
+from hipdnn_backend.offload.program.program import Copy, Execute, PlannedGraph, Program, Space, Step, View
 
 __all__ = ["Bound", "InputError", "Prepared", "Timing", "prepare"]
 
@@ -83,6 +83,31 @@ def _span(target: Array | Exported) -> tuple[int, int]:
     return start, start + target.nbytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A step, and its calls on the arguments that it had last.
+
+    Attributes:
+        step: of the program, behind its setup.
+        touched: numbers of the arguments that it reads or writes.
+        calls: by the addresses of these.
+    """
+
+    step: Step
+    touched: tuple[int, ...]
+    calls: OrderedDict[tuple[int, ...], Call]
+
+
+def _kept(program: Program) -> tuple[_Kept, ...]:
+    named = (*program.inputs, *program.outputs)
+    numbers = {program.views[each.view].buffer: number for number, each in enumerate(named)}
+    found: list[_Kept] = []
+    for step in program.steps[program.setup :]:
+        buffers = dict.fromkeys(program.views[view].buffer for view in program.touched(step))
+        found.append(_Kept(step, tuple(numbers[at] for at in buffers if at in numbers), OrderedDict()))
+    return tuple(found)
+
+
 class Prepared:
     """A program with its memory on a device. Threads may share it; one runs at a time.
 
@@ -109,6 +134,7 @@ class Prepared:
         self._lock = threading.Lock()
         self._buffers: list[Buffer] = []
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
+        self._kept: tuple[_Kept, ...] = _kept(program)
         self._own: Bound | None = None
         self._host: list[Array] = []  # the own inputs and outputs, where Python can see them
         self._closed = False
@@ -205,9 +231,8 @@ class Prepared:
             wanted = len(self.program.inputs) + len(self.program.outputs)
             if len(key) != wanted or not all(key):
                 raise InputError(f"program '{self.program.name}' takes {wanted} addresses, none NULL; got {len(key)}")
-            bound = self._bind(key)
             with self._lock:
-                self._bound[key] = bound
+                bound = self._bound[key] = self._bind(key)
                 while len(self._bound) > _MAX_BOUND:
                     self._bound.popitem(last=False)
         return bound
@@ -220,6 +245,7 @@ class Prepared:
             self._closed = True
             self.memory.synchronize(self.stream)
             self._bound.clear()
+            self._kept = ()
             self._own = None
             self._setup = ()
             self._host.clear()
@@ -297,8 +323,17 @@ class Prepared:
     # ---- binding
 
     def _bind(self, arguments: Sequence[int]) -> Bound:
-        bases = self._bases(arguments)
-        return Bound([self._call(step, bases) for step in self.program.steps[self.program.setup :]])
+        """What is not bound yet: a step that touches none of the arguments that are new was bound before."""
+        bases, calls = self._bases(arguments), list[Call]()
+        for kept in self._kept:
+            key = tuple(arguments[number] for number in kept.touched)
+            call = kept.calls.get(key)
+            if call is None:
+                call = kept.calls[key] = self._call(kept.step, bases)
+                while len(kept.calls) > _MAX_BOUND:
+                    kept.calls.popitem(last=False)
+            calls.append(call)
+        return Bound(calls)
 
     def _call(self, step: Execute | Copy, bases: Sequence[int]) -> Call:
         if isinstance(step, Execute):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -20,6 +20,11 @@ from hipdnn_backend.offload.torch_compile.partition import Group
 __all__ = ["GroupGraph", "GroupProgram", "compile_group", "device_name"]
 
 Node = torch.fx.Node
+
+_uses: Final[Callable[[int], int]] = torch._C._storage_Use_Count
+"""Of the address of a storage, how many tensors and storages refer to it."""
+_MOST_KEPT: Final = 4
+"""Tensors that are kept for one result."""
 
 
 def device_name(device: torch.device) -> str:
@@ -210,6 +215,32 @@ def compile_group(
     return GroupProgram(model, tuple(built.read), tuple(built.written), runner.function(name))
 
 
+class _Results:
+    """Memory for one result, which PyTorch's allocator gives.
+
+    On a CPU a result whose last user is gone is used again, so that a training loop meets the addresses that its
+    launches are prepared for; while all that are kept have users, there are new ones.
+    """
+
+    def __init__(self, form: _Form, device: torch.device) -> None:
+        self._form = form
+        self._device = device
+        self._kept: list[tuple[torch.Tensor, Any, int]] = []  # the storage too: its count is asked for by its address
+
+    def tensor(self) -> torch.Tensor:
+        """One that nobody has; one thread at a time may ask."""
+        for base, storage, alone in self._kept:
+            if _uses(storage._cdata) == alone:
+                return base.data
+        form = self._form
+        base = torch.empty_strided(form.dims, form.written, dtype=form.dtype, device=self._device)
+        if self._device.type != "cpu" or len(self._kept) >= _MOST_KEPT:
+            return base
+        storage = base.untyped_storage()
+        self._kept.append((base, storage, _uses(storage._cdata)))
+        return base.data
+
+
 class _Runner:
     """Runs a program on tensors, on the stream that is PyTorch's current one."""
 
@@ -217,7 +248,7 @@ class _Runner:
         self._model = model
         self._device = device
         self._inputs = [form.written for form in inputs]
-        self._outputs = [(form.dims, form.written, form.dtype) for form in outputs]
+        self._outputs = [_Results(form, device) for form in outputs]
         self._gaps = [(number, form.strides) for number, form in enumerate(outputs) if not form.is_dense]
         self._prepared: dict[int, Prepared] = {0: model.prepared}
         self._lock = fork_safe_lock()  # a program has one arena
@@ -236,12 +267,10 @@ class _Runner:
             tensor if tensor.stride() == strides else _restrided(tensor, strides)
             for tensor, strides in zip(tensors, self._inputs, strict=True)
         ]
-        made = [
-            torch.empty_strided(dims, strides, dtype=dtype, device=self._device)
-            for dims, strides, dtype in self._outputs
-        ]
-        addresses = tuple([tensor.data_ptr() for tensor in given] + [tensor.data_ptr() for tensor in made])
         with self._lock:
+            made = [results.tensor() for results in self._outputs]
+            addresses = [tensor.data_ptr() for tensor in given]
+            addresses += [tensor.data_ptr() for tensor in made]
             self._on_stream().bind(addresses)()
         for number, strides in self._gaps:
             made[number] = _restrided(made[number], strides)

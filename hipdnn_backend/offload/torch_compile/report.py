@@ -252,10 +252,12 @@ def _owner(compiled: Any) -> Any:
 
 
 def _contexts(compiled: Any) -> Iterator[Any]:
+    """What Dynamo calls compiled code in: of a module it is an attribute, functions and `Module.compile` hold it."""
     context = getattr(compiled, "dynamo_ctx", None)
     if context is not None:
         yield context
-    for cell in getattr(compiled, "__closure__", None) or ():
+    function = getattr(compiled, "_compiled_call_impl", None) or compiled
+    for cell in getattr(function, "__closure__", None) or ():
         found = cell.cell_contents
-        if hasattr(found, "callback") and callable(found.callback):
+        if callable(getattr(found, "callback", None)):
             yield found
