@@ -108,11 +108,15 @@ class UNet(nn.Module):
         super().__init__()
 
         def level(inner: int, outer: int) -> nn.Module:
-            layers = [(nn.Conv2d(each, outer, 3, padding=1), nn.GroupNorm(4, outer), nn.SiLU()) for each in (inner, outer)]
+            layers = [
+                (nn.Conv2d(each, outer, 3, padding=1), nn.GroupNorm(4, outer), nn.SiLU()) for each in (inner, outer)
+            ]
             return nn.Sequential(*(layer for three in layers for layer in three))
 
         self.down = nn.ModuleList([level(3, width), level(width, 2 * width), level(2 * width, 4 * width)])
-        self.wider = nn.ModuleList([nn.ConvTranspose2d(4 * width, 2 * width, 2, 2), nn.ConvTranspose2d(2 * width, width, 2, 2)])
+        self.wider = nn.ModuleList(
+            [nn.ConvTranspose2d(4 * width, 2 * width, 2, 2), nn.ConvTranspose2d(2 * width, width, 2, 2)]
+        )
         self.up = nn.ModuleList([level(4 * width, 2 * width), level(2 * width, width)])
         self.head = nn.Conv2d(width, 2, 1)
 

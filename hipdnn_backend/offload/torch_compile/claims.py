@@ -31,6 +31,13 @@ _MADE: Final = frozenset(
 _BY_MEMORY: Final = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default})
 
 
+_WRONG: Final = {
+    torch.ops.aten.max_unpool2d.default: "Torch-MLIR's lowering drops what windows that overlap write",
+    torch.ops.aten.max_unpool3d.default: "Torch-MLIR's lowering drops what windows that overlap write",
+}
+"""Operators that are compiled to something else."""
+
+
 class Kind(Enum):
     """What a node is to the partition.
 
@@ -128,6 +135,8 @@ class Claims:
             return Eager("writes", "it writes to an operand")
         if target in _BY_MEMORY:
             return Eager("memory", "it reads by places in memory")
+        if target in _WRONG:
+            return Eager("wrong", _WRONG[target])
         if not is_known(target):
             return Eager("unknown", f"the torch dialect has no {dialect_name(target)}")
         return self._reason_of_values(node)

@@ -47,6 +47,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table[_ATEN._batch_norm_with_update_functional.default] = _batch_norm_with_reserve
     table[_ATEN.native_group_norm_backward.default] = _group_norm_backward
     table[_ATEN.convolution_backward.default] = _convolution_backward
+    table[_ATEN.soft_margin_loss_backward.default] = _soft_margin_loss_backward
     table[_ATEN.select_backward.default] = _select_backward
     table[_ATEN.slice_backward.default] = _slice_backward
     return table
@@ -83,6 +84,12 @@ def _slice_backward(dy: Any, sizes: Sequence[int], dim: int, start: int, end: in
     dim = dim % len(sizes)
     first, _, _ = slice(start, end).indices(sizes[dim])
     return _framed(dy, dim, first, sizes[dim] - first - dy.shape[dim])
+
+
+def _soft_margin_loss_backward(dy: Any, x: Any, target: Any, reduction: int) -> Any:
+    """PyTorch's own takes 1 from a sigmoid that may be almost 1."""
+    gradient = -target * dy * torch.sigmoid(-target * x)
+    return gradient / x.numel() if reduction == 1 else gradient  # 1 is the mean
 
 
 def _framed(x: Any, dim: int, before: int, after: int) -> Any:

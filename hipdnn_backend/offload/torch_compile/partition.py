@@ -131,6 +131,8 @@ def _useless(nodes: Iterable[Node], min_nodes: int) -> Eager | None:
 
 def _is_single(node: Node, claims: Claims) -> bool:
     """It computes one number of what PyTorch has anyway, so that nothing is cut by leaving it there."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False  # a result of an operation with several
     if any(value.numel() > 1 for value in tensors_of(node.meta["val"])):
         return False
     sources = node.all_input_nodes

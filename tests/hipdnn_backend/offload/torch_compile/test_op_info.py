@@ -70,7 +70,9 @@ def _check(what: str, got: Any, want: Any) -> None:
     assert (got is None) == (want is None), f"{what}: {got} and {want}"
     if want is None:
         return
-    assert (got.shape, got.dtype, got.stride()) == (want.shape, want.dtype, want.stride()), what
+    assert (got.shape, got.dtype) == (want.shape, want.dtype), what
+    # AOTAutograd gives gradients strides of its own.
+    assert "gradient" in what or got.stride() == want.stride(), what
     finite = want[want.isfinite()] if want.is_floating_point() else want
     largest = float(finite.abs().max()) if finite.numel() and want.dtype != torch.bool else 0.0
     torch.testing.assert_close(

@@ -1,0 +1,261 @@
+"""What PyTorch promises holds for compiled functions: writes, views, types, forms in memory, draws, threads."""
+
+# PyTorch's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402 - needs torch
+
+pytestmark = pytest.mark.mlir
+nn, F = torch.nn, torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable[..., Any], **settings: Any) -> Any:
+    return torch.compile(function, backend=fusilli, **settings)
+
+
+def same(got: Any, want: Any, close: float = 1e-5) -> None:
+    if isinstance(want, tuple | list):
+        assert len(got) == len(want)
+        for one, other in zip(got, want, strict=True):
+            same(one, other, close)
+        return
+    assert (got.shape, got.dtype, got.stride()) == (want.shape, want.dtype, want.stride())
+    torch.testing.assert_close(got, want, rtol=close, atol=close)
+
+
+def test_arguments_that_are_written_to() -> None:
+    def step(x: Any, y: Any) -> Any:
+        x.mul_(2).add_(y)
+        x[1:3].add_(1)
+        x.t()[0].zero_()
+        return x.relu()
+
+    x, y = torch.randn(4, 5), torch.randn(4, 5)
+    other = x.clone()
+    result, expected = compiled(step)(x, y), step(other, y)
+    same((x, result), (other, expected))
+
+
+def test_statistics_of_batch_norms_and_other_buffers() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(3)
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            return self.norm(x) * self.calls
+
+    model, x = Counting(), torch.randn(4, 3, 5, 5) * 3 + 1
+    plain, call = copy.deepcopy(model), compiled(model)
+    for _ in range(3):
+        same(call(x), plain(x))
+    same(list(model.buffers()), list(plain.buffers()))
+    model.eval()
+    same(call(x), plain.eval()(x))
+
+
+def test_results_that_share_memory() -> None:
+    def views(x: Any) -> Any:
+        y = x.relu()
+        return y, y.view(-1), y.t(), x.t(), x
+
+    x = torch.randn(4, 5)
+    result = compiled(views)(x)
+    same(result, views(x))
+    assert result[0].data_ptr() == result[1].data_ptr() == result[2].data_ptr()
+    assert result[3].data_ptr() == x.data_ptr()
+    assert result[4] is x
+
+
+def test_results_are_not_overwritten_by_the_next_call() -> None:
+    call = compiled(lambda x: x + 1)
+    results = [call(torch.full((4,), float(number))) for number in range(8)]
+    assert [float(result[0]) for result in results] == [number + 1.0 for number in range(8)]
+    kept = results[0].numpy()
+    del results
+    call(torch.zeros(4))
+    assert kept[0] == 1.0
+
+
+def test_types_are_promoted() -> None:
+    def mixed(x: Any, i: Any, h: Any, s: Any) -> Any:
+        return x + i, i / 3, h * x, s * i, h + 1.5, i**2, (i > 1) + i, x * True, torch.where(i > 1, h, x)
+
+    given = (torch.randn(3, 4), torch.arange(4), torch.randn(3, 4).half(), torch.tensor(2.5, dtype=torch.float64))
+    same(compiled(mixed)(*given), mixed(*given))
+
+
+def test_autocast_and_no_grad() -> None:
+    model, x = nn.Sequential(nn.Linear(16, 8), nn.GELU(), nn.Linear(8, 4)), torch.randn(8, 16)
+    call = compiled(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        same(call(x), model(x), close=3e-2)
+        call(x).float().sum().backward()
+    got = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(x).float().sum().backward()
+    same(got, [parameter.grad for parameter in model.parameters()], close=6e-2)
+    with torch.no_grad():
+        result = call(x)
+    assert not result.requires_grad
+    same(result, model(x).detach())
+
+
+def test_channels_last_stays_as_it_is() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    model = model.to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 9, 10).to(memory_format=torch.channels_last).requires_grad_()
+    call = compiled(model)
+    result = call(x)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    same(result, model(x))
+    (got,) = torch.autograd.grad(result.square().sum(), x)
+    (want,) = torch.autograd.grad(model(x).square().sum(), x)
+    same(got, want, close=1e-4)
+    programs = [program for graph in torch_report(call).graphs for program in graph.programs]
+    moved = [name for program in programs for graph in program["graphs"].values() for name in graph["operations"]]
+    assert "torch.aten.clone" not in moved
+
+
+@pytest.mark.slow
+def test_strided_empty_and_single_tensors() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return (x * 2 + y).tanh()
+
+    call, y = compiled(f, dynamic=False), torch.randn(1, 3).expand(4, 3)
+    for x in (torch.randn(8, 10)[::2, 1::3], torch.randn(10, 8).t()[::2, 1::3], torch.randn(13)[1:].view(4, 3)):
+        same(call(x, y), f(x, y))
+
+    def g(s: Any, e: Any, x: Any) -> Any:
+        return s * x, e + 1, torch.cat([e, x]), (x.sum() * s).exp(), e.sum(), s + 1, e @ x.t()
+
+    given = (torch.tensor(0.5), torch.empty(0, 3), torch.randn(4, 3) / 9)
+    same(compiled(g)(*given), g(*given))
+
+
+def test_other_sizes_are_compiled_for_and_right() -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+    call = compiled(model, dynamic=True, options={"max_shapes": 2})
+    for rows in (3, 5, 3, 4, 5):
+        x = torch.randn(rows, 8)
+        result = call(x)
+        same(result, model(x))
+    # 3, 5 and 4; then 5 again, which 3 and 4 have driven out
+    assert [graph.kind for graph in torch_report(call).graphs] == ["forward"] * 4
+    result.sum().backward()
+    same(model[2].bias.grad, torch.full((4,), 5.0))
+
+
+def test_draws_are_pytorchs() -> None:
+    def f(x: Any) -> Any:
+        y = F.dropout(x * 2, 0.5) + torch.rand_like(x)
+        return y.exp(), torch.bernoulli(x.sigmoid()), torch.randn(3, 4) + y
+
+    x, call = torch.randn(3, 4), compiled(f)
+    torch.manual_seed(3)
+    result = call(x)
+    torch.manual_seed(3)
+    same(result, f(x))
+    rules = {node.rule for graph in torch_report(call).graphs for node in graph.eager}
+    assert rules == {"random"}
+
+
+def test_what_a_graph_cannot_hold_runs_in_pytorch_and_is_told() -> None:
+    def f(x: Any) -> Any:
+        return torch.fft.fft(x).abs().sum() + (x * 2).sin().sum(), torch.linalg.inv(torch.eye(3) * x[:3])
+
+    x, call = torch.rand(8) + 1, compiled(f)
+    same(call(x), f(x))
+    report = torch_report(call)
+    told = {node.operator: node.rule for graph in report.graphs for node in graph.eager}
+    assert told["aten._fft_r2c.default"] == "unknown"
+    assert told["aten.abs.default"] == "type"
+    assert "the torch dialect has no torch.aten._fft_r2c" in str(report)
+
+
+def test_sizes_that_only_a_run_knows() -> None:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+
+        def f(x: Any) -> Any:
+            return x.exp() * x.argmax().item(), x[x > 0] * 2
+
+        x = torch.randn(10)
+        same(compiled(f, fullgraph=True)(x), f(x))
+
+
+def test_threads_and_a_forked_child() -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8))
+    call, given = compiled(model), [torch.randn(16, 32) for _ in range(6)]
+    wrong: list[int] = []
+    with torch.no_grad():
+        expected = [model(x) for x in given]
+        call(given[0])
+
+        def work(number: int) -> None:
+            with torch.no_grad():
+                for _ in range(40):
+                    if not torch.allclose(call(given[number]), expected[number], rtol=1e-4, atol=1e-5):
+                        wrong.append(number)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        child = os.fork()
+        if not child:
+            os._exit(0 if torch.allclose(call(given[1]), expected[1], rtol=1e-4, atol=1e-5) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.slow
+def test_transforms_of_functions() -> None:
+    def f(x: Any, w: Any) -> Any:
+        gradient = torch.func.grad(lambda a: (a @ w).sin().sum())(x)
+        return torch.func.vmap(lambda a: (a @ w).tanh())(x), gradient
+
+    given = (torch.randn(3, 4, 5), torch.randn(5, 2))
+    same(compiled(f)(*given), f(*given))
+
+
+def test_after_a_reset_it_is_compiled_again() -> None:
+    call, x = compiled(lambda x: x.tanh()), torch.randn(5)
+    same(call(x), x.tanh())
+    torch.compiler.reset()
+    same(call(x), x.tanh())
+    assert len(torch_report(call).graphs) == 2
+
+
+def test_selected_from_the_end() -> None:
+    """Torch-MLIR's lowering of a negative index writes nowhere."""
+
+    def f(x: Any, y: Any) -> Any:
+        return torch.select_scatter(x, y, 1, -1) + 1
+
+    x, y = torch.arange(6.0).reshape(2, 3), torch.tensor([10.0, 20.0])
+    expected = torch.tensor([[1.0, 2.0, 11.0], [4.0, 5.0, 21.0]])
+    same(compiled(f)(x, y), expected)
