@@ -34,6 +34,9 @@ _BY_MEMORY: Final = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten
 _WRONG: Final = {
     torch.ops.aten.max_unpool2d.default: "Torch-MLIR's lowering drops what windows that overlap write",
     torch.ops.aten.max_unpool3d.default: "Torch-MLIR's lowering drops what windows that overlap write",
+    torch.ops.aten.logcumsumexp.default: "Torch-MLIR's lowering takes exponentials that overflow",
+    torch.ops.aten._embedding_bag.default: "Torch-MLIR's lowering sums other rows",
+    torch.ops.aten._embedding_bag_forward_only.default: "Torch-MLIR's lowering sums other rows",
 }
 """Operators that are compiled to something else."""
 
@@ -137,6 +140,8 @@ class Claims:
             return Eager("memory", "it reads by places in memory")
         if target in _WRONG:
             return Eager("wrong", _WRONG[target])
+        if any(isinstance(returned.type, torch.ListType) for returned in target._schema.returns):
+            return Eager("list", "it gives a list of tensors, which no graph has")
         if not is_known(target):
             return Eager("unknown", f"the torch dialect has no {dialect_name(target)}")
         return self._reason_of_values(node)

@@ -6,6 +6,7 @@ What engines take as one operation stays whole. Random operators stay whatever t
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -50,6 +51,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table[_ATEN.soft_margin_loss_backward.default] = _soft_margin_loss_backward
     table[_ATEN.select_backward.default] = _select_backward
     table[_ATEN.slice_backward.default] = _slice_backward
+    table |= _LISTS
     return table
 
 
@@ -152,6 +154,28 @@ def _convolution_backward(
     if mask[2]:
         dbias = dy.sum((0, *range(2, dy.dim())))
     return dx, dweight, dbias
+
+
+def _pieces(x: Any, sizes: Sequence[int], dim: int = 0) -> list[Any]:
+    ends = list(itertools.accumulate(sizes))
+    return [_ATEN.slice.Tensor(x, dim, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _split(x: Any, size: int, dim: int = 0) -> list[Any]:
+    extent = x.shape[dim]
+    return _pieces(x, [min(size, extent - start) for start in range(0, extent, size)] or [0], dim)
+
+
+def _unbind(x: Any, dim: int = 0) -> list[Any]:
+    return [_ATEN.select.int(x, dim, index) for index in range(x.shape[dim])]
+
+
+_LISTS: Final[dict[Any, Callable[..., Any]]] = {
+    **dict.fromkeys((_ATEN.split.Tensor, _ATEN.unsafe_split.Tensor), _split),
+    **dict.fromkeys((_ATEN.split_with_sizes.default, _ATEN.unsafe_split_with_sizes.default), _pieces),
+    _ATEN.unbind.int: _unbind,
+}
+"""What gives a list of tensors is a look at each: fusions see through these, and not through lists."""
 
 
 def _batch_norm(

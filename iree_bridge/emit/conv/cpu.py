@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from graph_api import DataType
-from graph_api.ops.conv import ConvAttributes, ConvFpropNode
+from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvWgradNode
 from iree_bridge.emit.conv.depthwise import depthwise
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import Operand, generic
-from iree_bridge.emit.products_cpu import by_columns, by_panels, kernel_of
+from iree_bridge.emit.products_cpu import by_columns, by_panels, kernel_of, product
 from iree_bridge.emit.window_frame import cropped, met
 from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import is_channels_last
 
-__all__ = ["forward"]
+__all__ = ["filter_gradient", "forward"]
 
 _FEW: Final = 8
 """Filters that are too few for a matrix of what they meet."""
@@ -59,6 +59,38 @@ def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None
     if node.groups == x.dims[1] == w.dims[0]:
         return depthwise(e, node.attributes, x, w, is_last=is_last)
     return None
+
+
+def filter_gradient(e: Emitter, node: ConvWgradNode, dy: Value, x: Value, window: Sequence[int]) -> Value | None:
+    """The sums over places of dy [N, K, spatial...] and x [N, C, spatial...], logical; None: the torch form serves.
+
+    One product: rows are filters ``[filters, places]``, columns what a place meets ``[places, taps]``. Served are f32
+    operands of one group.
+    """
+    if e.target.is_gpu or {dy.dtype, x.dtype, node.compute} != {DataType.FLOAT} or node.groups != 1:
+        return None
+    n, k, *out = dy.dims
+    conv = _Conv(
+        node.attributes, n, x.dims[1], k, tuple(x.dims[2:]), tuple(window), tuple(out), is_last=True
+    )  # fmt: skip
+    if k < _FEW or conv.taps < _FEW:
+        return None
+    image = _framed(e, conv, x)
+    if not is_channels_last(node.inputs["x"]):
+        image = e.barrier(image)  # else vectors of channels are read element by element
+    sums: Value | None = None
+    for rows in conv.parts(in_turn=True):
+        part = e.slice(dy, 2, rows.start, rows.stop) if len(rows) < out[0] else dy
+        filters = e.barrier(e.permute(part, (1, 0, *range(2, 2 + len(out)))))
+        places = math.prod(filters.dims[1:])
+        matrix = e.reshape(_matrix(e, conv, image, rows, last=True), (places, conv.taps))
+        made = product(e, e.reshape(filters, (k, places)), matrix, across=False)
+        if made is None:
+            return None
+        sums = made if sums is None else e.op("aten.add.Tensor", made.dims, DataType.FLOAT, sums.ssa, made.ssa, 1)
+    assert sums is not None
+    sums = e.barrier(sums)  # a product does not write its result in another order
+    return e.permute(e.reshape(sums, (k, *window, conv.c)), (0, 1 + len(window), *range(1, 1 + len(window))))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graph_api.ops.conv import ConvAttributes, ConvDgradNode, ConvWgradNode
+from iree_bridge.emit.conv.cpu import filter_gradient
 from iree_bridge.emit.conv.fprop import convolution, in_mirror, operands
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.linalg import Code, element_type, made_by_elements
@@ -194,6 +195,10 @@ def conv_wgrad(e: Emitter, node: ConvWgradNode) -> None:
     dy, x = operands(e, node, "dy", "x")
     dw, a, groups = node.outputs["dw"], node.attributes, node.groups
     spatial = range(len(a.stride))
+    made = filter_gradient(e, node, dy, x, dw.dims[2:])
+    if made is not None:
+        e.write(node, "dw", in_mirror(e, made) if a.is_mirrored else made)
+        return
     ends = [
         a.stride[i] * (dy.dims[i + 2] - 1) + 1 + a.dilation[i] * (dw.dims[i + 2] - 1) - x.dims[i + 2] - a.pre_padding[i]
         for i in spatial

@@ -39,7 +39,9 @@ def _operators() -> list[Any]:
     return [
         op
         for op in op_db
-        if torch.float32 in op.dtypes and op.name not in NO_FUNCTION and not op.name.startswith(("sparse.", "__"))
+        if torch.float32 in op.dtypes
+        and op.name not in NO_FUNCTION
+        and not op.name.startswith(("sparse.", "to_sparse", "jiterator", "__"))
     ]
 
 
