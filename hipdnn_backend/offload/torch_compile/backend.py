@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from functorch.compile import default_partition, make_boxed_func
+from functorch.compile import default_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from fusilli_ground.errors import OptionError
 from fusilli_ground.locks import fork_safe_lock
@@ -52,7 +53,7 @@ def fusilli(
     given = CompileOptions.read(options, mode)
     entry = record(_owner())
     if any(map(_is_symbolic, example_inputs)):
-        return _BySizes(module, given, entry)
+        return _BySizes(module, given, entry).call
     return _compiled(module, example_inputs, given, entry)
 
 
@@ -111,11 +112,15 @@ def _engines(device: str, wanted: tuple[str, ...]) -> tuple[Engine, ...]:
 
 
 def _owner() -> Any:
-    """The object of `torch.compile` that calls the backend now."""
+    """The object of `torch.compile` that calls the backend now; the backend itself if somebody else calls it."""
     from torch._dynamo.eval_frame import innermost_backend
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
-    return innermost_backend(InstructionTranslator.current_tx().output.compiler_fn)
+    try:
+        compiler = InstructionTranslator.current_tx().output.compiler_fn
+    except AttributeError:  # nothing is being traced
+        return fusilli
+    return fusilli if compiler is None else innermost_backend(compiler)
 
 
 class _BySizes:
@@ -129,7 +134,8 @@ class _BySizes:
         self._lock = fork_safe_lock()
 
     @torch._dynamo.disable
-    def __call__(self, *given: Any) -> Any:
+    def call(self, *given: Any) -> Any:
+        """Runs the graph on tensors, and numbers for its sizes."""
         key = tuple(_key(value) for value in given)
         with self._lock:
             call = self._made.get(key)

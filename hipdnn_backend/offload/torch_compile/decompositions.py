@@ -14,6 +14,7 @@ from unittest import mock
 
 import torch
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
+from torch._decomp import decompositions as torch_decompositions
 
 from hipdnn_backend.offload.torch_compile.known import is_known, is_random
 
@@ -29,7 +30,7 @@ _WANTED: Final = (
 """Known to torch-mlir by name, but not compiled."""
 _STEPS: Final = 256
 """Steps up to which recurrences are written out where PyTorch has another way."""
-_CHOICE: Final = torch._decomp.decompositions.select_one_layer_lstm_function
+_CHOICE: Final = torch_decompositions.select_one_layer_lstm_function
 
 
 @functools.cache
@@ -62,14 +63,14 @@ def tracing() -> Iterator[None]:
     PyTorch 2.13 takes a kernel of oneDNN's for an LSTM on the CPU whose input needs no gradient, and cannot do the
     backward graph of that: neither Inductor nor its eager backends compile such a training step.
     """
-    with mock.patch.object(torch._decomp.decompositions, "select_one_layer_lstm_function", _lstm_layer):
+    with mock.patch.object(torch_decompositions, "select_one_layer_lstm_function", _lstm_layer):
         yield
 
 
 def _lstm_layer(input: Any, hx: Any, params: Any) -> Callable[..., Any]:
     needs_gradient = any(each.requires_grad for layer in params for each in layer)
     if input.shape[0] <= _STEPS or (torch.is_grad_enabled() and needs_gradient):
-        return torch._decomp.decompositions.one_layer_lstm
+        return torch_decompositions.one_layer_lstm
     return _CHOICE(input, hx, params)
 
 

@@ -65,7 +65,7 @@ def draws(node: torch.fx.Node) -> bool:
     if "dropout_p" not in names:
         return True
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    return given.get("dropout_p", 0.0) != 0.0
+    return bool(given.get("dropout_p", 0.0) != 0.0)
 
 
 def is_view(target: Any) -> bool:

@@ -18,6 +18,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._dynamo.exc import BackendCompilerFailed  # noqa: E402
+
 import fusilli_plugin  # noqa: E402 - needs torch
 from fusilli_ground.errors import OptionError  # noqa: E402
 from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402
@@ -75,7 +77,7 @@ def test_no_import_is_needed(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_mean_nothing(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(Exception, match=message) as caught:
+    with pytest.raises(BackendCompilerFailed, match=message) as caught:
         torch.compile(lambda x: x + x, backend=fusilli, **settings)(torch.ones(3))
     assert isinstance(caught.value.inner_exception, OptionError)  # PyTorch wraps what backends raise
 
