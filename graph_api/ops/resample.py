@@ -68,7 +68,9 @@ class ResampleAttributes(Attributes):
             if len(values) != len(self.window):
                 raise GraphError(f"resample: {field} {values} and window {self.window} differ in length")
             if any(not least <= value < 2**31 for value in values):
-                raise GraphError(f"resample: {field} {values} must be at least {least} in every spatial dim")
+                raise GraphError(
+                    f"resample: {field} {values} must be at least {least} and less than 2^31 in every spatial dim"
+                )
         object.__setattr__(self, "generate_index", flag(self.generate_index, "resample: generate_index"))
         if self.generate_index and self.mode is not ResampleMode.MAXPOOL:
             raise GraphError(f"resample: generate_index belongs to MAXPOOL, the mode is {self.mode.name}")
