@@ -99,8 +99,7 @@ class ConvNode(Node):
     attributes: ConvAttributes
 
     def validate(self) -> None:
-        if not self.compute.is_float and any(tensor.data_type.is_float for tensor in self.inputs.values()):
-            self.compute = DataType.FLOAT
+        self.compute_floats_in_float()
         self.check_inputs(*self.inputs.values())
 
     @abstractmethod
