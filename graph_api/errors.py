@@ -5,7 +5,7 @@ Every message names the node or tensor, the rule that was broken, the values tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class GraphError(FusilliError):
 
 
 @contextmanager
-def naming(node: str) -> Iterator[None]:
+def naming(node: str) -> Generator[None]:
     """Attributes are checked before there is a node: errors from within that do not name it get its name in front."""
     try:
         yield
