@@ -7,9 +7,10 @@ no compiler; it decodes, translates and asks ``iree_bridge.support``. `claims`, 
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -24,7 +25,7 @@ from fusilli_plugin.engine.plan import FusilliPlan, as_engine_error
 from fusilli_plugin.engine.plan_frame import unseal
 from fusilli_plugin.errors import BadParamError, QuarantinedError
 from graph_api import CompileError, ExecutionError, FusilliError, Graph, NotSupportedError
-from hipdnn_backend.engine import EngineId, Support, engine_id
+from hipdnn_backend.engine import EngineId, FilterOrder, Support, engine_id
 from hipdnn_backend.errors import EngineError, WireError
 from hipdnn_backend.plugins.abi import Status
 from hipdnn_backend.wire import (
@@ -49,6 +50,8 @@ _MAX_GRAPHS: Final = 256
 _MAX_BUILT: Final = 64
 _MAX_PAYLOAD: Final = 1 << 30  # bytes
 _MAX_CLAIMED: Final = 4
+_FEW_PLACES: Final = 64
+_FEW, _MANY = 8, 512
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -181,6 +184,20 @@ class FusilliEngine:
         with as_engine_error("for_target"):
             chosen = Target.parse(target)
             return FusilliEngine(chosen.device, options=replace(self.options, claim="all"), target=chosen)
+
+    # ---- hipdnn_backend.engine.FilterEngine
+
+    def filter_order(self, filters: Sequence[int], result: Sequence[int]) -> FilterOrder | None:
+        """On GPUs a kernel would rearrange constant filters [K, C, window...] that are not channels-last.
+
+        On CPUs they are packed in each run, which takes as long as some tens of places of the result. As columns of a
+        matrix they need no packing, but more of them than 512 displace each other from the cache
+        (``docs/performance.md``).
+        """
+        if self.target.is_gpu:
+            return FilterOrder.CHANNELS_LAST
+        places = math.prod(result) // result[1]
+        return FilterOrder.BY_TAPS if places <= _FEW_PLACES and _FEW <= filters[0] <= _MANY else None
 
     # ---- hipdnn_backend.engine.Engine
 

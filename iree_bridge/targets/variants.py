@@ -24,6 +24,7 @@ __all__ = [
     "MASKED_TILES",
     "Variant",
     "choose",
+    "is_by_taps",
     "is_channels_last",
     "is_ragged_attention",
     "is_usual",
@@ -252,6 +253,12 @@ def _is_mixed(node: Node) -> bool:
 def is_channels_last(tensor: TensorAttr) -> bool:
     """Whether the channels of an image, or of filters, lie next to each other, and not its pixels."""
     return _met(tensor)[-1:] == [1] and any(size > 1 for size in tensor.dims[2:])
+
+
+def is_by_taps(filters: TensorAttr) -> bool:
+    """Whether filters [K, C, window...] lie as a matrix of a product has its columns: window, then C, then K."""
+    axes = [*range(2, len(filters.dims)), 1, 0]
+    return filters.dims[0] > 1 and _met(filters) == [axis for axis in axes if filters.dims[axis] > 1]
 
 
 def is_usual(tensor: TensorAttr) -> bool:
