@@ -40,7 +40,7 @@ from iree_bridge import Device, Executable, Options, Target, support
 from iree_bridge.compile import starting, versions
 from iree_bridge.compile.cache import UntrustedCacheError
 from iree_bridge.compile.compiler import CompiledCode, cache_for, compile_code, known_refusal
-from iree_bridge.compile.options import CompileMode
+from iree_bridge.compile.options import CompileMode, TuneMode
 from iree_bridge.targets.cpu import missing_features
 
 __all__ = ["FusilliEngine"]
@@ -421,6 +421,12 @@ class FusilliEngine:
         from iree_bridge.runtime.program import load_module, workspace_size
 
         options = replace(self.options, extra_flags=(*self.options.extra_flags, *settings.flags))
+        if settings.tune is not None:
+            options = replace(options, tune=settings.tune)
+        if options.tune is TuneMode.MEASURE and self._target is None:
+            from iree_bridge.tuning import ensure
+
+            ensure(graph, self.device, options)
         code = compile_code(graph, self.target, options)
         try:
             size = workspace_size(load_module(code.vmfb))

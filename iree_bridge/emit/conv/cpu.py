@@ -24,7 +24,7 @@ from graph_api.ops.conv import ConvAttributes, ConvFpropNode
 from iree_bridge.emit.conv.depthwise import depthwise
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import Operand, generic
-from iree_bridge.emit.products_cpu import by_columns, by_panels, kernel_of
+from iree_bridge.emit.products_cpu import by_columns, by_panels, has_tiles, kernel_of
 from iree_bridge.emit.window_frame import cropped, met
 from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import is_by_taps, is_channels_last
@@ -48,7 +48,7 @@ def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None
     Served are f32 operands: depthwise ones for the most part, and those of one group but for a few filters of stride 1,
     for which the compiler's loops cost less than copying what the filters meet.
     """
-    if e.target.is_gpu or (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
+    if not has_tiles(e) or (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
         return None
     is_last = is_channels_last(node.inputs["x"])
     if node.groups == 1:
@@ -138,7 +138,7 @@ def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value, *, by_taps: bool
 def _channels_first(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
     image, filters = _framed(e, conv, x), e.reshape(w, (conv.k, conv.taps))
     lead = (conv.n,) if conv.n > 1 else ()
-    widths = () if conv.is_point else kernel_of(e.target).widths[:-1]
+    widths = () if conv.is_point else kernel_of(e).widths[:-1]
     width = next((width for width in widths if conv.out[-1] % width == 0), 0)
     in_turn = conv.n == 1  # else the compiler crashes on panels
     made: list[Value] = []
@@ -248,7 +248,7 @@ def _joined(e: Emitter, parts: Sequence[Value], axis: int) -> Value:
 def _panels(e: Emitter, w: Value) -> Value:
     """w [K, C, window...] as [panels, window... and C, width]; filters of 0 fill the last panel."""
     k, c, *window = w.dims
-    width = kernel_of(e.target).width(k)
+    width = kernel_of(e).width(k)
     w = e.pad(w, [(0, -k % width), *[(0, 0)] * (len(w.dims) - 1)])
     split = e.reshape(w, (w.dims[0] // width, width, c, *window))
     split = e.permute(split, (0, *range(3, 3 + len(window)), 2, 1))
