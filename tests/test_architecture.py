@@ -44,13 +44,19 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         "fusilli_plugin/ort_ep/",
         "fusilli_plugin/fallback/ort_engine.py",
         "fusilli_plugin/checks/",
+        "fusilli_plugin/bench/",
     ),
     # the exceptions of onnx's own file format
     "google.protobuf": ("hipdnn_backend/offload/", "fusilli_plugin/ort_ep/", "fusilli_plugin/checks/"),
-    "onnxruntime": ("fusilli_plugin/ort_ep/", "fusilli_plugin/fallback/ort_engine.py", "fusilli_plugin/checks/"),
+    "onnxruntime": (
+        "fusilli_plugin/ort_ep/",
+        "fusilli_plugin/fallback/ort_engine.py",
+        "fusilli_plugin/checks/",
+        "fusilli_plugin/bench/",
+    ),
     "click": ("fusilli_plugin/cli/",),
     "rich": ("fusilli_plugin/cli/",),
-    "jinja2": ("fusilli_plugin/report/page.py",),
+    "jinja2": ("fusilli_plugin/report/page.py", "fusilli_plugin/bench/page.py"),
     "cffi": ("fusilli_plugin/",),
     "_cffi_backend": ("fusilli_plugin/edge/link.py",),
 }

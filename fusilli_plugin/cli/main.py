@@ -34,6 +34,7 @@ _COMMANDS = {
     "selftest": ("selftest", "selftest"),
     "warm": ("warm", "warm"),
     "tune": ("tune", "tune"),
+    "bench": ("bench", "bench"),
 }
 
 
