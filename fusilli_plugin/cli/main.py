@@ -33,6 +33,8 @@ _COMMANDS = {
     "plugin-dir": ("plugin", "show_plugin_dir"),
     "selftest": ("selftest", "selftest"),
     "warm": ("warm", "warm"),
+    "tune": ("tune", "tune"),
+    "bench": ("bench", "bench"),
 }
 
 

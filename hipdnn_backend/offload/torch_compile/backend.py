@@ -53,7 +53,7 @@ def fusilli(
     given = CompileOptions.read(options, mode)
     entry = record(_owner())
     if any(map(_is_symbolic, example_inputs)):
-        return _BySizes(module, given, entry).call
+        return torch._dynamo.disable(_BySizes(module, given, entry).call)
     return _compiled(module, example_inputs, given, entry)
 
 
@@ -133,7 +133,6 @@ class _BySizes:
         self._made: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
         self._lock = fork_safe_lock()
 
-    @torch._dynamo.disable
     def call(self, *given: Any) -> Any:
         """Runs the graph on tensors, and numbers for its sizes."""
         key = tuple(_key(value) for value in given)

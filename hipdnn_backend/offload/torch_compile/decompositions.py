@@ -52,6 +52,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table[_ATEN.soft_margin_loss_backward.default] = _soft_margin_loss_backward
     table[_ATEN.select_backward.default] = _select_backward
     table[_ATEN.slice_backward.default] = _slice_backward
+    table[_ATEN.constant_pad_nd.default] = _pad
     table |= _LISTS
     return table
 
@@ -93,6 +94,16 @@ def _soft_margin_loss_backward(dy: Any, x: Any, target: Any, reduction: int) -> 
     """PyTorch's own takes 1 from a sigmoid that may be almost 1."""
     gradient = -target * dy * torch.sigmoid(-target * x)
     return gradient / x.numel() if reduction == 1 else gradient  # 1 is the mean
+
+
+def _pad(x: Any, pads: Sequence[int], value: float = 0) -> Any:
+    """What is padded by less than nothing, as the gradient of a padding is, is cut off first."""
+    if min(pads, default=0) >= 0:
+        return NotImplemented
+    for pair in range(len(pads) // 2):
+        dim, before, after = x.dim() - 1 - pair, *(max(-pad, 0) for pad in pads[2 * pair : 2 * pair + 2])
+        x = _ATEN.slice.Tensor(x, dim, before, x.shape[dim] - after)
+    return _ATEN.constant_pad_nd.default(x, [max(pad, 0) for pad in pads], value) if max(pads) > 0 else x.clone()
 
 
 def _framed(x: Any, dim: int, before: int, after: int) -> Any:

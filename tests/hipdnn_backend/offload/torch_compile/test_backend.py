@@ -95,7 +95,8 @@ def test_strict_mode_names_what_runs_in_pytorch() -> None:
         Exception, match=r"aten\._linalg_svd\.default '_linalg_svd': the torch dialect has no"
     ) as caught:
         call(torch.ones(3, 3))
-    error = caught.value.inner_exception
+    failure: Any = caught.value
+    error = failure.inner_exception
     assert isinstance(error, NotCompiledByEnginesError)
     assert [node.operator for node in error.report.unexpected] == ["aten._linalg_svd.default"]
 
