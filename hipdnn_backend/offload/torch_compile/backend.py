@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from functorch.compile import default_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import default_partition
 
 from fusilli_ground.errors import OptionError
 from fusilli_ground.locks import fork_safe_lock

@@ -19,9 +19,11 @@ from tests.support.torch_networks import loss_of, network  # noqa: E402
 pytestmark = pytest.mark.mlir
 
 STEPS = 20
-CLOSE = {"sgd": 2e-4, "adamw": 2e-4}
-"""How far weights may be off after 20 steps, of the largest of a tensor; for Adam's see `_far`."""
+CLOSE = 2e-4
+"""How far weights may be off PyTorch's after 20 steps, of the largest of a tensor."""
 LOSS_CLOSE = 2e-5
+AS_PYTORCH = 5
+"""Training that amplifies roundings (ResNet-18 here): how much farther from float64 than PyTorch's float32 may be."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,17 +61,21 @@ def _far(one: Any, other: Any) -> float:
 
 def _check(name: str, optimiser: str) -> None:
     model, x, classes = network(name)
-    plain = copy.deepcopy(model)
+    plain, wide = copy.deepcopy(model), copy.deepcopy(model).double()
     compiled = torch.compile(model, backend=fusilli)
     losses = _train(model, compiled, optimiser, x, classes)
     expected = _train(plain, plain, optimiser, x, classes)
-    report = torch_report(compiled)
-    print(f"{name}, {optimiser}: weights off by {_far(model, plain):.1e}, losses {losses[0]:.4f} to {losses[-1]:.4f}")
+    exact = _train(wide, wide, optimiser, x.double() if x.is_floating_point() else x, classes)
+    report, apart = torch_report(compiled), _far(plain, wide)
+    print(f"{name}, {optimiser}: losses {losses[0]:.4f} to {losses[-1]:.4f}; weights off PyTorch's by "
+          f"{_far(model, plain):.1e}, off float64 by {_far(model, wide):.1e}, PyTorch's by {apart:.1e}")  # fmt: skip
     print(report)
     print(f"share of FLOPs in engines: {report.flop_share:.3f}")
-    assert losses == pytest.approx(expected, rel=LOSS_CLOSE, abs=LOSS_CLOSE)
     assert losses[-1] < losses[0]
-    assert _far(model, plain) < CLOSE[optimiser]
+    assert _far(model, plain) < CLOSE or _far(model, wide) < AS_PYTORCH * apart
+    for loss, other, right in zip(losses, expected, exact, strict=True):
+        close = pytest.approx(other, rel=LOSS_CLOSE, abs=LOSS_CLOSE)
+        assert loss == close or abs(loss - right) < AS_PYTORCH * abs(other - right)
     assert not report.whole
     assert [graph.kind for graph in report.graphs] == ["forward", "backward"]
     assert report.flop_share >= 0.95
