@@ -76,7 +76,7 @@ def _check(what: str, got: Any, want: Any) -> None:
     # AOTAutograd gives gradients strides of its own.
     assert "gradient" in what or got.stride() == want.stride(), what
     finite = want[want.isfinite()] if want.is_floating_point() else want
-    largest = float(finite.abs().max()) if finite.numel() and want.dtype != torch.bool else 0.0
+    largest = float(finite.double().abs().max()) if finite.numel() and want.dtype != torch.bool else 0.0
     torch.testing.assert_close(
         got, want, rtol=CLOSE, atol=CLOSE * largest if want.is_floating_point() else 0, equal_nan=True,
         msg=lambda text: f"{what}: {text}",
