@@ -136,7 +136,7 @@ def private_uses(tree: ast.Module) -> list[str]:
             owner = ast.unparse(node.value)
             if owner in ours:
                 take(owner, node.attr)
-            elif node.attr.startswith("_"):
+            elif node.attr.startswith("_") and not node.attr.endswith("__"):
                 found.append(ast.unparse(node))
     return found
 
