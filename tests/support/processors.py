@@ -34,5 +34,5 @@ def run_as_on(recorded: Path, patch: pytest.MonkeyPatch) -> None:
 
 def forget() -> None:
     """Have the processor looked at again."""
-    for known in (cpu.host_extensions, cpu._host_flags, target._parse):
+    for known in (cpu.host_extensions, cpu._host_flags, cpu.processor, target._parse):
         known.cache_clear()
