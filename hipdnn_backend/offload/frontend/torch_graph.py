@@ -126,21 +126,38 @@ def _imported(graph: Any, label: Callable[[Any], str], context: Any) -> Any:
 
 
 def _count_from_start(function: Any) -> None:
-    """Make negative indices of `select_scatter` positive: Torch-MLIR's lowering writes nowhere otherwise."""
+    """Make negative dims and indices positive where Torch-MLIR's lowering would write to another place."""
     for view in list(function.regions[0].blocks[0].operations):
         op = view.operation
-        if op.name != "torch.aten.select_scatter":
+        kind = value_tensor_type(str(op.operands[0].type)) if op.name in _DIM_OPERAND else None
+        if kind is None or not kind.is_static:
             continue
-        kind = value_tensor_type(str(op.operands[0].type))
-        dim, index = (ir.IntegerAttr(op.operands[at].owner.attributes["value"]).value for at in (2, 3))
-        if index >= 0 or kind is None or not kind.is_static:
-            continue
-        with ir.InsertionPoint(op), op.location:
-            number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, op.context), index + (kind.dims[dim] or 0))
-            type_ = ir.Type.parse("!torch.int", context=op.context)
-            op.operands[3] = ir.Operation.create(
-                "torch.constant.int", results=[type_], attributes={"value": number}
-            ).result
+        dim = _raised(op, _DIM_OPERAND[op.name], len(kind.dims))
+        if op.name == _SELECT_SCATTER:
+            _raised(op, 3, kind.dims[dim] or 0)
+
+
+_SELECT_SCATTER = "torch.aten.select_scatter"
+_DIM_OPERAND = {
+    **dict.fromkeys((f"torch.aten.scatter.{form}" for form in ("src", "value", "reduce", "value_reduce")), 1),
+    **dict.fromkeys(("torch.aten.scatter_add", "torch.aten.scatter_reduce.two", "torch.aten.gather"), 1),
+    **dict.fromkeys((_SELECT_SCATTER, "torch.aten.slice_scatter"), 2),
+}
+"""Operations that write or read at indices → the operand that is their dim."""
+
+
+def _raised(op: Any, at: int, by: int) -> int:
+    """The constant that an operand is; a negative one is replaced by what it counts from the end."""
+    value = int(ir.IntegerAttr(op.operands[at].owner.attributes["value"]).value)
+    if value >= 0:
+        return value
+    with ir.InsertionPoint(op), op.location:
+        number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64, op.context), value + by)
+        type_ = ir.Type.parse("!torch.int", context=op.context)
+        op.operands[at] = ir.Operation.create(
+            "torch.constant.int", results=[type_], attributes={"value": number}
+        ).result
+    return value + by
 
 
 def _operators(function: Any) -> Iterator[Any]:

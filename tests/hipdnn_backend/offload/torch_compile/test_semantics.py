@@ -250,8 +250,8 @@ def test_after_a_reset_it_is_compiled_again() -> None:
     assert len(torch_report(call).graphs) == 2
 
 
-def test_selected_from_the_end() -> None:
-    """Torch-MLIR's lowering of a negative index writes nowhere."""
+def test_counted_from_the_end() -> None:
+    """Torch-MLIR's lowering of a negative index writes nowhere, of a negative dim elsewhere."""
 
     def f(x: Any, y: Any) -> Any:
         return torch.select_scatter(x, y, 1, -1) + 1
@@ -259,3 +259,11 @@ def test_selected_from_the_end() -> None:
     x, y = torch.arange(6.0).reshape(2, 3), torch.tensor([10.0, 20.0])
     expected = torch.tensor([[1.0, 2.0, 11.0], [4.0, 5.0, 21.0]])
     same(compiled(f)(x, y), expected)
+
+    def g(x: Any, index: Any, y: Any) -> Any:
+        return torch.scatter(x, -2, index, y) + 1, torch.scatter_add(x, -2, index, y) + 1
+
+    index, rows = torch.tensor([[1, 0, 1]]), torch.tensor([[10.0, 20.0, 30.0]])
+    written = torch.tensor([[1.0, 21.0, 3.0], [11.0, 5.0, 31.0]])
+    added = torch.tensor([[1.0, 22.0, 3.0], [14.0, 5.0, 36.0]])
+    same(compiled(g)(x, index, rows), (written, added))
