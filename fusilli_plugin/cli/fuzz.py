@@ -105,6 +105,7 @@ def _seconds(_ctx: click.Context, _parameter: click.Parameter, value: str) -> fl
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
 @click.option("--family", "families", multiple=True, callback=unique_options, metavar="NAME[,...]",
               help="Only graphs of these families.")  # fmt: skip
+@click.option("--findings", type=click.IntRange(min=1), metavar="N", help="End when so many were found.")
 @click.option("--out", "-o", type=click.Path(file_okay=False, path_type=Path), help="Folder for what is found.")
 @json_option
 @click.pass_context
@@ -123,6 +124,7 @@ def fuzz(
     budget: float,
     jobs: int,
     families: tuple[str, ...],
+    findings: int | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -158,6 +160,7 @@ def fuzz(
         jobs=jobs,
         limit=limit,
         families=families or tuple(FAMILIES),
+        enough=findings,
     )
     campaign, interrupted = Campaign(plan), False
     with progress() as step:

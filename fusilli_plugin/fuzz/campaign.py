@@ -22,7 +22,7 @@ from fusilli_plugin.fuzz.examine import CHECKS, Setting, Verdict
 from fusilli_plugin.fuzz.findings import Found, Ledger
 from fusilli_plugin.fuzz.reduce import reduce
 from fusilli_plugin.testing.graphs import FAMILIES, graph
-from graph_api import FusilliError, Graph
+from graph_api import Graph
 from iree_bridge import Target, support
 
 __all__ = ["Campaign", "Plan", "reduced"]
@@ -50,6 +50,7 @@ class Plan:
         limit: seconds for a case, its compiles included.
         reducing: seconds for making a finding small.
         families: of graphs.
+        enough: findings with which it ends; None: it goes on.
     """
 
     setting: Setting
@@ -60,6 +61,7 @@ class Plan:
     limit: float = 180.0
     reducing: float = 180.0
     families: Sequence[str] = tuple(FAMILIES)
+    enough: int | None = None
 
 
 def reduced(
@@ -106,7 +108,7 @@ class Campaign:
     coverage: Coverage = field(default_factory=Coverage)
     ledger: Ledger = field(default_factory=Ledger)
     outcomes: Counter[str] = field(default_factory=Counter)
-    problem: FusilliError | OSError | None = None
+    problem: Exception | None = None
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -129,6 +131,7 @@ class Campaign:
             FusilliError: what the setting names is not there.
             OSError: the folder cannot be written.
             KeyboardInterrupt: after everything was ended; the report is there.
+            Exception: of a fault in here, not of a graph.
         """
         cache = Path(tempfile.mkdtemp(prefix="fusilli-fuzz-cache-"))
         self.plan.folder.mkdir(parents=True, exist_ok=True)
@@ -180,12 +183,13 @@ class Campaign:
                 self._treat(worker, Case.of(made, number % _NUMBERS), f"{family} {number}", _checks(number))
         except Interrupted:
             return
-        except (FusilliError, OSError) as error:
+        except Exception as error:  # the others end as well, and `run` raises it
             self.problem = error
             self._stopping.set()
 
     def _is_over(self) -> bool:
-        return self._stopping.is_set() or time.monotonic() - self.began > self.plan.budget
+        enough = self.plan.enough is not None and len(self.ledger.findings) >= self.plan.enough
+        return enough or self._stopping.is_set() or time.monotonic() - self.began > self.plan.budget
 
     def _next(self) -> tuple[int, str, Graph]:
         """Of some graphs that are served the one with the most that is new; the same ones for the same seed."""
