@@ -97,8 +97,18 @@ class Elementwise:
         """tanh; of f64 as -u/(u + 2), u = expm1(-2|x|), with the sign of x: the CPU target has no tanh of f64."""
         if self.dtype is not DataType.DOUBLE:
             return self.unary("tanh", x)
-        u = self.unary("expm1", self.scale(self.unary("abs", x), -2.0))
+        u = self.expm1(self.scale(self.unary("abs", x), -2.0))
         return self.mul(self.unary("sign", x), self.div(self.unary("neg", u), self.shift(u, 2.0)))
+
+    def expm1(self, x: Value) -> Value:
+        """exp(x) - 1 of what is at most 0; of f64 by x / log(exp(x)): the CPU target has the difference, which cancels."""
+        if self.dtype is not DataType.DOUBLE or self.e.target.is_gpu:
+            return self.unary("expm1", x)
+        w = self.unary("exp", x)
+        less = self.shift(w, -1.0)
+        made = self.mul(less, self.div(x, self.unary("log", w)))
+        made = self.select(self.compare("eq", w, 0.0), less, made)
+        return self.select(self.compare("eq", w, 1.0), x, made)
 
     def compare(self, name: str, x: Value, y: Value | float) -> Value:
         """A boolean tensor."""
@@ -281,7 +291,7 @@ def _swish_bwd(t: Elementwise, a: PointwiseAttributes, dy: Value, x: Value) -> V
 
 
 def _elu_fwd(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
-    below = t.scale(t.unary("expm1", x), _one(a.elu_alpha))
+    below = t.scale(t.expm1(x), _one(a.elu_alpha))
     return t.select(t.compare("gt", x, 0.0), x, below)
 
 
