@@ -6,6 +6,7 @@ Graphs travel as bytes in hipDNN's wire format and buffers as addresses, as they
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import NamedTuple, NewType, Protocol, runtime_checkable
 
 from fusilli_ground.support import Support
@@ -17,6 +18,8 @@ __all__ = [
     "Engine",
     "EngineId",
     "FallbackEngine",
+    "FilterEngine",
+    "FilterOrder",
     "Override",
     "Plan",
     "Support",
@@ -177,6 +180,26 @@ class PortableEngine(Engine, Protocol):
         Raises:
             EngineError: the name means nothing.
         """
+        ...
+
+
+class FilterOrder(StrEnum):
+    """How the filters [K, C, window...] of a convolution lie in memory.
+
+    CHANNELS_LAST: K, window, C.
+    BY_TAPS: window, C, K.
+    """
+
+    CHANNELS_LAST = "channels-last"
+    BY_TAPS = "by-taps"
+
+
+@runtime_checkable
+class FilterEngine(Engine, Protocol):
+    """An engine that reads constant filters of some sizes faster in another order than row-major. Optional."""
+
+    def filter_order(self, filters: Sequence[int], result: Sequence[int]) -> FilterOrder | None:
+        """In which order filters of these dims are best for a channels-last result of these dims; None: row-major."""
         ...
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graph_api import ExecutionError, Graph, NotSupportedError
 from iree_bridge.compile.compiler import CompiledCode, compile_code
-from iree_bridge.compile.options import CompileMode, Options
+from iree_bridge.compile.options import CompileMode, Options, TuneMode
 from iree_bridge.support import support
 from iree_bridge.targets.target import Target
 
@@ -24,7 +25,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def build(
-    graph: Graph, device: str | Device | None = None, *, stream: int | None = None, options: Options | None = None
+    graph: Graph,
+    device: str | Device | None = None,
+    *,
+    stream: int | None = None,
+    options: Options | None = None,
+    tune: TuneMode | str | None = None,
 ) -> Executable:
     """A graph, compiled or taken from the cache, loaded on a device.
 
@@ -33,6 +39,7 @@ def build(
         device: ``"cpu"``, ``"hip"``, ``"hip:1"``, ``"cuda:0"``...; default: ``FUSILLI_DEVICE``, by default ``hip``.
         stream: the caller's stream on a GPU, as an integer; None: calls return when their results are there.
         options: default: ``Options.from_env()``.
+        tune: which form of the graph serves: ``"off"``, ``"cached"`` or ``"measure"``; default: as the options say.
 
     Raises:
         GraphError: the graph is not valid.
@@ -43,11 +50,17 @@ def build(
     from iree_bridge.devices.device import Device
 
     options = options or Options.from_env()
+    if tune is not None:
+        options = replace(options, tune=tune)
     place = Device.parse(options.device if device is None else device) if not isinstance(device, Device) else device
     if stream is not None:
         place = place.on_stream(stream)
     target = place.target
     support(graph, target).require()
+    if options.tune is TuneMode.MEASURE:
+        from iree_bridge.tuning import ensure
+
+        ensure(graph, place, options)
     return load_code(graph, compile_code(graph, target, options), place, options)[0]
 
 

@@ -83,7 +83,7 @@ def _passes() -> dict[str, tuple[Pass, ...]]:
 @click.option("--mlir-timing", "timing", is_flag=True, help="Print how long each pass took to stderr.")
 @click.option("--no-fuse", is_flag=True, help="hipdnn-offload gives each operation a graph of its own.")
 @click.option("--keep-leftovers", is_flag=True, help="hipdnn-outline-leftovers leaves everything but reshapes.")
-@click.option("--layout", type=click.Choice(["row-major", "channels-last", "auto"]), default="row-major",
+@click.option("--layout", type=click.Choice(["row-major", "channels-last", "auto"]), default="auto",
               show_default=True, help="hipdnn-assign-layouts: of the tensors between graphs.")  # fmt: skip
 @click.option("--reproducers", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
               help="Folder for what failing passes leave. Default: that for temporary files.")  # fmt: skip

@@ -35,6 +35,7 @@ _COMMANDS = {
     "plugin-dir": ("plugin", "show_plugin_dir"),
     "selftest": ("selftest", "selftest"),
     "warm": ("warm", "warm"),
+    "tune": ("tune", "tune"),
 }
 
 

@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def model_options(function: F) -> F:
     """``--dim``, ``--input`` and ``--layout`` for commands that load models."""
     function = click.option(
-        "--layout", type=click.Choice(("row-major", "channels-last", "auto")), default="row-major", show_default=True,
+        "--layout", type=click.Choice(("row-major", "channels-last", "auto")), default="auto", show_default=True,
         help="Models: order of the elements between graphs; auto is channels-last where convolutions dominate.",
     )(function)  # fmt: skip
     function = click.option(
@@ -132,7 +132,7 @@ def targets_engines(targets: Sequence[str]) -> dict[str, tuple[Engine, ...]]:
 
 
 def load_model(
-    path: Path, device: str, step: Step, dims: Sequence[str] = (), bound: Sequence[str] = (), layout: str = "row-major"
+    path: Path, device: str, step: Step, dims: Sequence[str] = (), bound: Sequence[str] = (), layout: str = "auto"
 ) -> Model:
     """The model on a device, with progress.
 

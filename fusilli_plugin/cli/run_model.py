@@ -73,7 +73,7 @@ class ModelRun:
     check: bool = False
     dims: Sequence[str] = ()
     bound: Sequence[str] = ()
-    layout: str = "row-major"
+    layout: str = "auto"
     page: Path | None = None
     trace: Path | None = None
     dump: int | None = None

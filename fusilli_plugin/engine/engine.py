@@ -7,9 +7,10 @@ no compiler; it decodes, translates and asks ``iree_bridge.support``. `claims`, 
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -24,7 +25,7 @@ from fusilli_plugin.engine.plan import FusilliPlan, as_engine_error
 from fusilli_plugin.engine.plan_frame import unseal
 from fusilli_plugin.errors import BadParamError, QuarantinedError
 from graph_api import CompileError, ExecutionError, FusilliError, Graph, NotSupportedError
-from hipdnn_backend.engine import EngineId, Support, engine_id
+from hipdnn_backend.engine import EngineId, FilterOrder, Support, engine_id
 from hipdnn_backend.errors import EngineError, WireError
 from hipdnn_backend.plugins.abi import Status
 from hipdnn_backend.wire import (
@@ -39,7 +40,7 @@ from iree_bridge import Device, Executable, Options, Target, support
 from iree_bridge.compile import starting, versions
 from iree_bridge.compile.cache import UntrustedCacheError
 from iree_bridge.compile.compiler import CompiledCode, cache_for, compile_code, known_refusal
-from iree_bridge.compile.options import CompileMode
+from iree_bridge.compile.options import CompileMode, TuneMode
 from iree_bridge.targets.cpu import missing_features
 
 __all__ = ["FusilliEngine"]
@@ -49,6 +50,8 @@ _MAX_GRAPHS: Final = 256
 _MAX_BUILT: Final = 64
 _MAX_PAYLOAD: Final = 1 << 30  # bytes
 _MAX_CLAIMED: Final = 4
+_FEW_PLACES: Final = 64
+_FEW, _MANY = 8, 512
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -181,6 +184,20 @@ class FusilliEngine:
         with as_engine_error("for_target"):
             chosen = Target.parse(target)
             return FusilliEngine(chosen.device, options=replace(self.options, claim="all"), target=chosen)
+
+    # ---- hipdnn_backend.engine.FilterEngine
+
+    def filter_order(self, filters: Sequence[int], result: Sequence[int]) -> FilterOrder | None:
+        """On GPUs a kernel would rearrange constant filters [K, C, window...] that are not channels-last.
+
+        On CPUs they are packed in each run, which takes as long as some tens of places of the result. As columns of a
+        matrix they need no packing, but more of them than 512 displace each other from the cache
+        (``docs/performance.md``).
+        """
+        if self.target.is_gpu:
+            return FilterOrder.CHANNELS_LAST
+        places = math.prod(result) // result[1]
+        return FilterOrder.BY_TAPS if places <= _FEW_PLACES and _FEW <= filters[0] <= _MANY else None
 
     # ---- hipdnn_backend.engine.Engine
 
@@ -404,6 +421,12 @@ class FusilliEngine:
         from iree_bridge.runtime.program import load_module, workspace_size
 
         options = replace(self.options, extra_flags=(*self.options.extra_flags, *settings.flags))
+        if settings.tune is not None:
+            options = replace(options, tune=settings.tune)
+        if options.tune is TuneMode.MEASURE and self._target is None:
+            from iree_bridge.tuning import ensure
+
+            ensure(graph, self.device, options)
         code = compile_code(graph, self.target, options)
         try:
             size = workspace_size(load_module(code.vmfb))

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from fusilli_plugin.errors import BadParamError
 from hipdnn_backend.wire import EngineConfig, IntConstraint, Knob, KnobValue
 from iree_bridge import Target
+from iree_bridge.compile.options import TuneMode
 
 __all__ = ["Settings", "knobs_for", "settings_of"]
 
@@ -18,6 +19,7 @@ _LIMIT: Final = "global.workspace_size_limit"
 _DETERMINISTIC: Final = "global.deterministic"
 _SPLIT: Final = "fusilli.split_reduction"
 _LEVEL: Final = "fusilli.opt_level"
+_TUNE: Final = "fusilli.tune"
 
 
 class Settings(NamedTuple):
@@ -26,10 +28,12 @@ class Settings(NamedTuple):
     Attributes:
         flags: compiler flags; they are appended to those of the target and so part of the cache key.
         workspace_limit: bytes that the plan's workspace may have.
+        tune: which form of the graph serves; None: as the engine's options say.
     """
 
     flags: tuple[str, ...] = ()
     workspace_limit: int = _NO_LIMIT
+    tune: TuneMode | None = None
 
 
 def knobs_for(target: Target) -> tuple[Knob, ...]:
@@ -96,6 +100,11 @@ def _level(settings: Settings, value: int) -> Settings:
     return settings._replace(flags=(*settings.flags, *flag))
 
 
+def _tune(settings: Settings, value: int) -> Settings:
+    return settings._replace(tune=_TUNE_MODES[value])
+
+
+_TUNE_MODES: Final = (TuneMode.OFF, TuneMode.CACHED, TuneMode.MEASURE)
 _Apply = Callable[[Settings, int], Settings]
 _Applies = Callable[[Target], bool]
 
@@ -125,6 +134,11 @@ _KNOBS: Final[dict[str, tuple[Knob, _Apply, _Applies]]] = {
         (
             _choices(_LEVEL, "Optimisation level of the compiler.", 3, (1, 2, 3)),
             _level,
+            lambda _: True,
+        ),
+        (
+            _choices(_TUNE, "Kernels: 0 the default, 1 the fastest measured, 2 measured now.", 1, (0, 1, 2)),
+            _tune,
             lambda _: True,
         ),
     )

@@ -149,9 +149,15 @@ def run(imported: Imported, *, engines: Sequence[Engine], options: OffloadOption
     Raises:
         PassError: a pass failed, e.g. because no engine compiles an operation; it names a reproducer.
     """
-    session = Session(tuple(engines), options or OffloadOptions(), whole=imported.whole)
+    session = _session(imported, engines, options)
     run_passes(imported.module, PIPELINE, session)
     return Offloaded(imported.module, session.graphs, session.report)
+
+
+def _session(imported: Imported, engines: Sequence[Engine], options: OffloadOptions | None) -> Session:
+    given = len(imported.inputs)
+    constants = range(given, given + len(imported.constants))
+    return Session(tuple(engines), options or OffloadOptions(), whole=imported.whole, constants=constants)
 
 
 # ---- running passes
@@ -303,7 +309,7 @@ def partition(imported: Imported, *, engines: Sequence[Engine], options: Offload
         engines: in the order in which they are asked.
         options: default: `OffloadOptions()`.
     """
-    session = Session(tuple(engines), options or OffloadOptions(), whole=imported.whole)
+    session = _session(imported, engines, options)
     module = imported.module.operation.clone()
     run_passes(module, _PARTITIONING, session)
     groups, unclaimed, alone = [], [], []

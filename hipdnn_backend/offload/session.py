@@ -55,7 +55,7 @@ class OffloadOptions:
 
     fuse: bool = True
     leftovers: bool = True
-    layout: Layout = Layout.ROW_MAJOR
+    layout: Layout = Layout.AUTO
     threads: int = field(default_factory=_default_threads)
     progress: Callable[[Progress], None] | None = None
     reproducers: Path | None = None
@@ -77,6 +77,7 @@ class CompiledGraph:
         workspace_size: bytes.
         custom: its operations went to the engine as one custom operation.
         varies: its results may differ from run to run on the same operands.
+        arranged: uids of operands whose elements lie in memory as the graph's strides say, not in row-major order.
     """
 
     name: str
@@ -90,6 +91,7 @@ class CompiledGraph:
     workspace_size: int
     custom: bool = False
     varies: bool = False
+    arranged: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ class Session:
         engines: in the order in which they are asked.
         options: see `OffloadOptions`.
         whole: node → what it is a part of, see `Imported.whole`.
+        constants: numbers of the function's arguments that are constants.
         graphs: compiled graphs by name; filled by ``hipdnn-graph-to-executable``.
         report: what happened, filled by every pass.
     """
@@ -133,6 +136,7 @@ class Session:
     engines: tuple[Engine, ...] = ()
     options: OffloadOptions = field(default_factory=OffloadOptions)
     whole: Mapping[str, str] = field(default_factory=dict)
+    constants: range = range(0)
     graphs: dict[str, CompiledGraph] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
     _said: dict[tuple[str, WireGraph], Support] = field(default_factory=dict)

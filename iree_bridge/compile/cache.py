@@ -3,6 +3,7 @@
     <root>/v1/graphs/ab/<key>.json   graph key -> code key: a hit needs neither MLIR nor the compiler
     <root>/v1/code/ab/<key>.bin      code key  -> code: equal IR from different graphs is stored once
     <root>/v1/refused/ab/<key>.json  key of a text -> why the compiler refuses it, as it would again
+    <root>/v1/tuned/ab/<key>.json    key of a graph -> which form of it is fastest, see ``iree_bridge.compile.tuned``
     <root>/v1/locks/<key>.lock       held while the entry is made
     <root>/failures/                 reproducers of failed compiles, see ``iree_bridge.compile.reproducer``
 
@@ -38,7 +39,9 @@ _SIZES: Final = struct.Struct("<IQ")  # bytes of the JSON header, bytes of the c
 _MAX_ENTRY: Final = 2 << 30
 _LOCK_POLL: Final = 0.01  # seconds
 _STALE: Final = 24 * 3600  # seconds after which a left-over lock or temporary file is removed
-_LEVELS: Final = ("graphs", "code", "refused")
+_LEVELS: Final = ("graphs", "code", "refused", "tuned")
+_TRIMMED: Final = ("graphs", "code", "refused")
+"""Levels of what can be made again without a device."""
 _SHARED_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -198,6 +201,29 @@ class Cache:
         except OSError as error:
             self._cannot_keep("a refusal of the compiler", error)
 
+    def has_tuned(self) -> bool:
+        """Whether a cache has any result of tuning, told quickly."""
+        return any(store.has("tuned") for store in self._stores)
+
+    def tuned(self, key: str) -> Iterator[Mapping[str, Any]]:
+        """What the caches keep of measurements under a key.
+
+        Raises:
+            UntrustedCacheError: a folder is not this user's own.
+        """
+        return (entry for _, entry in self._noted("tuned", key))
+
+    def tuned_keys(self) -> list[str]:
+        """The keys of what ``root`` keeps of measurements."""
+        return sorted(path.stem for path, _ in self._owned.entries("tuned"))
+
+    def keep_tuned(self, key: str, document: Mapping[str, Any]) -> None:
+        """Keep measurements in the place of those under the key; nothing happens if the folder cannot be written."""
+        try:
+            self._owned.write("tuned", key, ".json", (json.dumps({"key": key, **document}) + "\n").encode())
+        except OSError as error:
+            self._cannot_keep("a measurement", error)
+
     def link(self, graph_key: str, code_key: str) -> None:
         """Keep that ``graph_key`` leads to ``code_key``; nothing happens if the folder cannot be written."""
         text = json.dumps({"key": graph_key, "code": code_key}) + "\n"
@@ -289,7 +315,7 @@ class Cache:
         if self._written is not None and self._written < self._limit // 64:
             return
         self._written = 0
-        entries = [entry for level in _LEVELS for entry in self._owned.entries(level)]
+        entries = [entry for level in _TRIMMED for entry in self._owned.entries(level)]
         total = sum(status.st_size for _, status in entries)
         if total > self._limit:
             for path, status in sorted(entries, key=lambda item: item[1].st_mtime):

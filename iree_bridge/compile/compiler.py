@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache as memoize
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from graph_api import CompileError, Graph, GraphError, NotSupportedError
-from iree_bridge.compile import versions
+from iree_bridge.compile import tuned, versions
 from iree_bridge.compile.cache import Cache, Code, Refusal, key_of
 from iree_bridge.compile.once import Flights
-from iree_bridge.compile.options import CompileMode, Options
+from iree_bridge.compile.options import CompileMode, Options, TuneMode
 from iree_bridge.targets.cpu import missing_features
 from iree_bridge.targets.target import Target
-from iree_bridge.targets.variants import FUSED_PADDING, variants
+from iree_bridge.targets.variants import FUSED_PADDING, Variant, candidates, named, variants
 
 if TYPE_CHECKING:
     from iree_bridge.compile.pool import Reply
@@ -45,6 +46,7 @@ __all__ = [
     "recipe_for",
     "recipes_for",
     "replay",
+    "save_wrong",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -147,7 +149,12 @@ class _Job(NamedTuple):
 
 
 def compile_code(
-    graph: Graph, target: Target, options: Options | None = None, *, refresh: bool = False
+    graph: Graph,
+    target: Target,
+    options: Options | None = None,
+    *,
+    refresh: bool = False,
+    form: str | None = None,
 ) -> CompiledCode:
     """The code of a validated graph for ``target``: from the cache, or compiled in a worker.
 
@@ -160,16 +167,17 @@ def compile_code(
         target: what to compile for.
         options: default: ``Options.from_env()``.
         refresh: compile even if the cache has the code, e.g. since the runtime refused it.
+        form: name of the one form to compile in; default: those of `recipes_for`, until one can be compiled.
 
     Raises:
         GraphError: the graph is not valid.
-        NotSupportedError: the emitter declines the graph.
+        NotSupportedError: the emitter declines the graph, or it has no such form.
         CompileError: the compiler failed, or must not be started.
         UntrustedCacheError: others can write to the cache folder.
     """
     options = options or Options.from_env()
     graph.validate()
-    recipes = recipes_for(graph, target, options)
+    recipes = (recipe_for(graph, target, options, form=form),) if form else recipes_for(graph, target, options)
     recipe = recipes[0]
     store = cache_for(options)
     graph_key = _graph_key(graph, recipes)
@@ -341,18 +349,44 @@ def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
     return _code(_request_compile(ir, job), recipe, _code_key(ir, recipe))
 
 
+def save_wrong(graph: Graph, code: CompiledCode, problem: str, options: Options) -> Path | None:
+    """A reproducer of code that compiles and gives wrong results; the folder, None if none is kept."""
+    from iree_bridge.compile import reproducer
+
+    recipe = recipe_for(graph, code.target, options, form=code.form or None)
+    job = _Job(graph.name, recipe, options, graph.to_json())
+    return _save(reproducer, job, f"the code runs and is wrong: {problem}\n", _emit(job))
+
+
 def recipes_for(graph: Graph, target: Target, options: Options) -> tuple[Recipe, ...]:
-    """How ``graph`` is compiled on ``target``, and how if the compiler fails on that, and so on."""
-    return tuple(
-        Recipe(target, (*target.flags(), *it.flags, *options.extra_flags), it.global_flags, it.name)
-        for it in variants(graph, target)
-    )
+    """How ``graph`` is compiled on ``target``, and how if the compiler fails on that, and so on.
+
+    First comes what was measured to be the fastest here, if it was and ``options.tune`` is not off.
+    """
+    wanted = variants(graph, target)
+    if options.tune is not TuneMode.OFF:
+        best = tuned.winner(cache_for(options), graph, target, options.extra_flags)
+        wanted = wanted if best is None else (best, *(it for it in wanted if it.name != best.name))
+    return tuple(_recipe(it, target, options) for it in wanted)
 
 
 def recipe_for(graph: Graph, target: Target, options: Options, *, form: str | None = None) -> Recipe:
-    """The recipe of the variant called ``form``, or the first."""
-    recipes = recipes_for(graph, target, options)
-    return recipes[0] if form is None else next(recipe for recipe in recipes if recipe.form == form)
+    """The recipe of the candidate called ``form``, or the first of `recipes_for`.
+
+    Raises:
+        NotSupportedError: the graph has no candidate of that name.
+    """
+    if form is None:
+        return recipes_for(graph, target, options)[0]
+    variant = named(graph, target, form)
+    if variant is None:
+        known = ", ".join(it.name for it in candidates(graph, target))
+        raise NotSupportedError("", "form", f"graph '{graph.name}' has no form '{form}' on {target}; it has {known}")
+    return _recipe(variant, target, options)
+
+
+def _recipe(it: Variant, target: Target, options: Options) -> Recipe:
+    return Recipe(target, (*target.flags(), *it.flags, *options.extra_flags), it.global_flags, it.name)
 
 
 def cache_for(options: Options) -> Cache:
@@ -640,23 +674,9 @@ def _report(
     """Save a reproducer and raise the error that names it."""
     from iree_bridge.compile import reproducer
 
-    recipe = job.recipe
     text = "".join(f"{severity}: {message}\n" for severity, message in diagnostics)
-    folder = reproducer.save(
-        job.options.cache_dir / "failures",
-        reproducer.Reproducer(
-            name=job.name,
-            target=recipe.target,
-            flags=recipe.flags,
-            global_flags=recipe.global_flags,
-            graph_json=job.graph_json,
-            ir=None if ir is None else ir.located_ir,
-            diagnostics=f"{problem}\n{text}{stderr}",
-            versions={"iree-base-compiler": versions.compiler_version(), "emitter": versions.emitter_version()},
-        ),
-        keep=job.options.failures,
-    )
-    lines = [f"{job.what} could not be compiled for {recipe.target}: {problem}"]
+    folder = _save(reproducer, job, f"{problem}\n{text}{stderr}", ir)
+    lines = [f"{job.what} could not be compiled for {job.recipe.target}: {problem}"]
     telling = _telling(diagnostics, stderr)
     shown = _FEW_LINES if folder is not None else _MESSAGE_LINES  # all of it is in the folder
     lines += telling[:shown]
@@ -665,6 +685,24 @@ def _report(
     if folder is not None:
         lines.append(f"{_REPRODUCER}{folder}")
     raise CompileError("\n".join(lines), folder, kind)
+
+
+def _save(reproducer: ModuleType, job: _Job, diagnostics: str, ir: EmittedIr | None) -> Path | None:
+    recipe = job.recipe
+    return reproducer.save(
+        job.options.cache_dir / "failures",
+        reproducer.Reproducer(
+            name=job.name,
+            target=recipe.target,
+            flags=recipe.flags,
+            global_flags=recipe.global_flags,
+            graph_json=job.graph_json,
+            ir=None if ir is None else ir.located_ir,
+            diagnostics=diagnostics,
+            versions={"iree-base-compiler": versions.compiler_version(), "emitter": versions.emitter_version()},
+        ),
+        keep=job.options.failures,
+    )
 
 
 def _telling(diagnostics: Sequence[tuple[str, str]], stderr: str) -> list[str]:

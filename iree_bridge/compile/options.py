@@ -13,13 +13,14 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fusilli_ground.environment import environment, is_privileged
 from fusilli_ground.errors import OptionError
 
-__all__ = ["CompileMode", "Options"]
+__all__ = ["CompileMode", "Options", "TuneMode"]
 
 _MAX_SECONDS: Final = 1_000_000  # what sockets can wait is little more
 
@@ -36,6 +37,20 @@ class CompileMode(Enum):
     AUTO = "auto"
     LATE = "late"
     NEVER = "never"
+
+
+class TuneMode(Enum):
+    """Which form of a graph serves, where several are right.
+
+    Attributes:
+        OFF: the one that is best for most graphs of its kind.
+        CACHED: the one that was measured to be fastest on this device, if that was done.
+        MEASURE: likewise; what was not measured yet is measured when it is built, which takes seconds to minutes.
+    """
+
+    OFF = "off"
+    CACHED = "cached"
+    MEASURE = "measure"
 
 
 def _default_cache_dir() -> Path:
@@ -57,13 +72,14 @@ class Options:
     """How to compile and where to keep the results.
 
     Raises:
-        OptionError: a value means nothing. Paths may be texts, and ``compile`` the text of its mode.
+        OptionError: a value means nothing. Paths may be texts, and ``compile`` and ``tune`` the text of a mode.
 
     Attributes:
         cache_dir: where compiled code is kept (``FUSILLI_CACHE_DIR``).
         cache_readonly: further caches that are read and never written (``FUSILLI_CACHE_READONLY``, ``:``-separated).
         cache_size: bytes that ``cache_dir`` may grow to (``FUSILLI_CACHE_SIZE``; ``K``, ``M``, ``G`` are understood).
         compile: when a cache miss may start the compiler (``FUSILLI_COMPILE`` = ``auto``, ``late`` or ``never``).
+        tune: which form of a graph serves (``FUSILLI_TUNE`` = ``off``, ``cached`` or ``measure``).
         extra_flags: compiler flags appended to those of the target (``FUSILLI_EXTRA_COMPILER_FLAGS``, shell quoting).
         timeout: seconds one compile may take (``FUSILLI_COMPILE_TIMEOUT``).
         memory: bytes of data one worker may allocate (``FUSILLI_COMPILE_MEMORY``).
@@ -88,6 +104,7 @@ class Options:
     cache_readonly: tuple[Path, ...] = ()
     cache_size: int = 4 << 30
     compile: CompileMode = CompileMode.AUTO
+    tune: TuneMode = TuneMode.CACHED
     extra_flags: tuple[str, ...] = ()
     timeout: float = 600.0
     memory: int = 8 << 30
@@ -189,13 +206,20 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _mode(given: str | CompileMode) -> CompileMode:
-    if isinstance(given, CompileMode):
+_Mode = TypeVar("_Mode", bound=Enum)
+
+
+def _mode(modes: type[_Mode], given: str | _Mode) -> _Mode:
+    if isinstance(given, modes):
         return given
     try:
-        return CompileMode(given.lower())
-    except (AttributeError, ValueError):
-        raise ValueError(f"known are {', '.join(mode.value for mode in CompileMode)}") from None
+        return modes(str(given).lower())
+    except ValueError:
+        raise ValueError(f"known are {', '.join(mode.value for mode in modes)}") from None
+
+
+_compile_mode = partial(_mode, CompileMode)
+_tune_mode = partial(_mode, TuneMode)
 
 
 def _texts(given: Iterable[str]) -> tuple[str, ...]:
@@ -238,7 +262,8 @@ _FORMS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "cache_dir": _path,
     "cache_readonly": _several_paths,
     "cache_size": _whole,
-    "compile": _mode,
+    "compile": _compile_mode,
+    "tune": _tune_mode,
     "extra_flags": _texts,
     "timeout": _number,
     "memory": _whole,
@@ -284,7 +309,8 @@ _VARIABLES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "FUSILLI_CACHE_DIR": ("cache_dir", _path),
     "FUSILLI_CACHE_READONLY": ("cache_readonly", _paths),
     "FUSILLI_CACHE_SIZE": ("cache_size", _size),
-    "FUSILLI_COMPILE": ("compile", _mode),
+    "FUSILLI_COMPILE": ("compile", _compile_mode),
+    "FUSILLI_TUNE": ("tune", _tune_mode),
     "FUSILLI_EXTRA_COMPILER_FLAGS": ("extra_flags", _words),
     "FUSILLI_COMPILE_TIMEOUT": ("timeout", _seconds),
     "FUSILLI_COMPILE_MEMORY": ("memory", _size),

@@ -7,7 +7,7 @@ work is waited for before a launch.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -62,6 +62,28 @@ def synchronize(index: int, stream: int | None = None) -> None:
             _call("cuCtxSynchronize")
         else:
             _call("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+
+@contextmanager
+def memory(index: int, contents: Sequence[bytes]) -> Iterator[list[int]]:
+    """Addresses of memory of device ``index`` that holds ``contents``; it is freed in the end.
+
+    Raises:
+        ExecutionError: the device has no memory left.
+    """
+    addresses: list[int] = []
+    try:
+        with _current(index):
+            for data in contents:
+                address = ctypes.c_uint64()
+                _call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(len(data)))
+                addresses.append(address.value)
+                _call("cuMemcpyHtoD_v2", address, ctypes.c_char_p(data), ctypes.c_size_t(len(data)))
+        yield addresses
+    finally:
+        with _current(index):
+            for address in addresses:
+                _call("cuMemFree_v2", ctypes.c_uint64(address))
 
 
 def _attribute(index: int, attribute: int) -> int:

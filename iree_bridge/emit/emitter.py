@@ -25,7 +25,7 @@ from iree_bridge.emit.corrections import make_halves, reduce_angles
 from iree_bridge.emit.mlir import ir
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import argument_form, carried, stored, value_tensor
-from iree_bridge.targets.variants import is_usual
+from iree_bridge.targets.variants import Variant, is_usual
 
 __all__ = ["RULES", "Emitter", "Value", "rule"]
 
@@ -53,12 +53,12 @@ class Emitter(Builder):
     """Builds the function of one graph; rules use its methods to read inputs, create operations and set outputs."""
 
     def __init__(
-        self, graph: Graph, target: Target, form: str, module: Any, guarded: frozenset[int] = frozenset()
+        self, graph: Graph, target: Target, variant: Variant, module: Any, guarded: frozenset[int] = frozenset()
     ) -> None:
         """``guarded``: positions of the results that a kernel has to make though they are inputs."""
         super().__init__(target, module, bf16=any(t.data_type is DataType.BFLOAT16 for t in graph.tensors))
         self.graph = graph
-        self.form = form
+        self.variant = variant
         self._guarded = guarded
         self._convolves = any(node.op.startswith("conv_") for node in graph.nodes)
         self._values: dict[TensorAttr, Value] = {}

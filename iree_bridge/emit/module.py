@@ -12,7 +12,7 @@ from graph_api import CompileError, Graph
 from iree_bridge.emit.emitter import Emitter
 from iree_bridge.emit.mlir import PassManager, ir
 from iree_bridge.targets.target import Target
-from iree_bridge.targets.variants import choose
+from iree_bridge.targets.variants import Variant, choose, named
 
 __all__ = ["EmittedModule", "emit_module", "load_rules"]
 
@@ -37,27 +37,30 @@ def load_rules() -> None:
 
 
 def emit_module(graph: Graph, target: Target, form: str = "") -> EmittedModule:
-    """The verified module of a validated graph, for ``target``, in the variant called ``form``, by default the first.
+    """The verified module of a validated graph, for ``target``, in the candidate called ``form``, by default the first.
 
     Raises:
+        ValueError: the graph has no such candidate.
         CompileError: MLIR refuses what was emitted; a fault of an emission rule, or of a custom operation's text.
     """
     load_rules()
-    form = form or choose(graph, target).name
+    variant = named(graph, target, form) if form else choose(graph, target)
+    if variant is None:
+        raise ValueError(f"graph '{graph.name}' has no form '{form}' on {target}")
     with ir.Context(), ir.Location.name(graph.name or "graph"):
-        module = _verified(graph, target, form)
+        module = _verified(graph, target, variant)
         aliased = _aliased_results(graph, module)
         if aliased:
-            module = _verified(graph, target, form, aliased)
+            module = _verified(graph, target, variant, aliased)
         return EmittedModule(
             module.operation.get_asm(enable_debug_info=False),
             module.operation.get_asm(enable_debug_info=True, pretty_debug_info=False),
         )
 
 
-def _verified(graph: Graph, target: Target, form: str, guarded: frozenset[int] = frozenset()) -> Any:
+def _verified(graph: Graph, target: Target, variant: Variant, guarded: frozenset[int] = frozenset()) -> Any:
     module = ir.Module.create()
-    Emitter(graph, target, form, module, guarded).emit()
+    Emitter(graph, target, variant, module, guarded).emit()
     try:
         module.operation.verify()
     except ir.MLIRError as error:

@@ -21,10 +21,10 @@ from graph_api import DataType
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import Code, Operand, generic
 from iree_bridge.emit.reduction import total
-from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import builtin_tensor
+from iree_bridge.targets.variants import Kernels
 
-__all__ = ["as_computed", "by_columns", "by_panels", "kernel_of", "product"]
+__all__ = ["as_computed", "by_columns", "by_panels", "has_tiles", "kernel_of", "product"]
 
 _HALF: Final = (DataType.HALF, DataType.BFLOAT16)
 _ROWS: Final = 64
@@ -70,11 +70,25 @@ _KERNELS: Final = {
     64: Kernel(rows=8, widths=(32, 16, 8), block=4096),
 }
 """Bytes of a vector → as many sums as the registers hold beside their factors."""
+_OTHERS: Final = {
+    (16, Kernels.TALL): Kernel(rows=6, widths=(8, 4), block=1024),
+    (16, Kernels.WIDE): Kernel(rows=2, widths=(16, 8, 4), block=1024),
+    (32, Kernels.TALL): Kernel(rows=6, widths=(16, 8), block=2048),
+    (32, Kernels.WIDE): Kernel(rows=2, widths=(32, 16, 8), block=2048),
+    (64, Kernels.TALL): Kernel(rows=12, widths=(32, 16, 8), block=4096),
+    (64, Kernels.WIDE): Kernel(rows=6, widths=(64, 32, 16, 8), block=4096),
+}
 
 
-def kernel_of(target: Target) -> Kernel:
-    """The kernel of a CPU target."""
-    return _KERNELS[target.vector_bytes]
+def kernel_of(e: Emitter) -> Kernel:
+    """The kernel of a CPU target, in the graph's variant."""
+    nbytes = e.target.vector_bytes
+    return _OTHERS.get((nbytes, e.variant.kernels), _KERNELS[nbytes])
+
+
+def has_tiles(e: Emitter) -> bool:
+    """Whether products have tiles of ours."""
+    return not e.target.is_gpu and e.variant.kernels is not Kernels.COMPILER
 
 
 def as_computed(e: Emitter, value: Value) -> Value:
@@ -93,7 +107,7 @@ def product(e: Emitter, a: Value, b: Value, *, across: bool) -> Value | None:
     Args:
         across: the columns of b lie one after the other in memory, not its rows.
     """
-    if e.target.is_gpu or {a.dtype, b.dtype} - {DataType.FLOAT, *_HALF}:
+    if not has_tiles(e) or {a.dtype, b.dtype} - {DataType.FLOAT, *_HALF}:
         return None
     m, n = a.dims[-2], b.dims[-1]
     copies = across or b.dtype in _HALF
@@ -140,7 +154,7 @@ def _in_parts(e: Emitter, a: Value, b: Value, parts: int, *, across: bool) -> Va
 def _in_panels(e: Emitter, a: Value, b: Value) -> Value:
     """a [B..., M, K] times b [B..., K, N]: [B..., M, N and what fills the last panel]."""
     *lead, k, n = b.dims
-    width = kernel_of(e.target).width(n)
+    width = kernel_of(e).width(n)
     b = e.pad(b, [(0, -n % width)])
     b = e.reshape(b, (*lead, k, b.dims[-1] // width, width))
     at = len(lead)
@@ -162,7 +176,7 @@ def _one_row(e: Emitter, a: Value, b: Value) -> Value:
 
 def by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
     """rows [M, taps] or [batch..., M, taps] times panels [batch..., B, taps, b]: [batch..., M, B, b]."""
-    kernel, m, (*lead, count, _, width) = kernel_of(e.target), rows.dims[-2], panels.dims
+    kernel, m, (*lead, count, _, width) = kernel_of(e), rows.dims[-2], panels.dims
     height = _tile(m, kernel.rows, _ROWS, whole=4 * _ROWS)
     share = _largest_divisor(count, max(kernel.block // (height * width), 1))
     while share > 1 and math.prod(lead) * -(-m // height) * (count // share) < _TILES:
@@ -177,7 +191,7 @@ def by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
 
 def by_columns(e: Emitter, rows: Value, columns: Value) -> Value:
     """rows [M, taps] or [batch..., M, taps] times columns [batch..., taps, P]: [batch..., M, P]."""
-    kernel, m, (*lead, _, places) = kernel_of(e.target), rows.dims[-2], columns.dims
+    kernel, m, (*lead, _, places) = kernel_of(e), rows.dims[-2], columns.dims
     height, across, width = _column_tiles(kernel, m, places)
     batch = [f"d{axis}" for axis in range(len(lead))]
     i, j, t = (f"d{axis + len(lead)}" for axis in range(3))

@@ -141,7 +141,7 @@ def _whole_tiles(node: SdpaNode) -> tuple[int, int] | None:
 
 def _tiles(e: Emitter, node: SdpaNode) -> Tiles | None:
     """Tiles whose ends are masked, in the form of a graph that has them."""
-    if e.form != MASKED_TILES or not is_ragged_attention(node, e.target):
+    if e.variant.name != MASKED_TILES or not is_ragged_attention(node, e.target):
         return None
     kind = "F16" if node.inputs["q"].data_type is DataType.HALF else "BF16"
     values, instruction = min(node.inputs["v"].dims[3], 64), f"MFMA_F32_16x16x16_{kind}, col_major = true"

@@ -12,7 +12,7 @@ from typing import Final
 
 from iree_bridge.targets import extensions
 
-__all__ = ["host_arch", "host_extensions", "missing_features", "usable_cpus"]
+__all__ = ["host_arch", "host_extensions", "missing_features", "processor", "usable_cpus"]
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -53,6 +53,15 @@ def host_extensions() -> tuple[str, ...]:
     """
     known = extensions.told(_host_flags(), host_arch())
     return tuple(sorted(_host_flags())) if known is None else known
+
+
+@cache
+def processor() -> str:
+    """What this machine calls its processor, and how many of them a process may use."""
+    values = {key.strip(): value.strip() for key, _, value in
+              (line.partition(":") for line in _first_processor().split("\n\n")[0].splitlines())}  # fmt: skip
+    name = values.get("model name") or values.get("CPU part") or host_arch()
+    return f"{name} x{usable_cpus()}"
 
 
 def missing_features(required: Iterable[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from graph_api import AttentionImplementation, DataType, Graph, Node, TensorAttr
@@ -22,14 +23,32 @@ from iree_bridge.targets.target import Target
 __all__ = [
     "FUSED_PADDING",
     "MASKED_TILES",
+    "Kernels",
     "Variant",
+    "candidates",
     "choose",
+    "is_by_taps",
     "is_channels_last",
     "is_ragged_attention",
     "is_usual",
+    "named",
     "uses_fused_attention",
     "variants",
 ]
+
+
+class Kernels(StrEnum):
+    """How products and convolutions are emitted for a CPU.
+
+    SQUARE: with tiles of ours, the innermost of which holds about as many rows as vectors of columns.
+    TALL: of more rows and fewer columns. WIDE: of fewer rows and more columns.
+    COMPILER: as named operations, whose tiles the compiler chooses.
+    """
+
+    SQUARE = "square"
+    TALL = "tall"
+    WIDE = "wide"
+    COMPILER = "compiler"
 
 
 class Variant(NamedTuple):
@@ -39,11 +58,15 @@ class Variant(NamedTuple):
         name: stable name, part of the cache key.
         flags: compiler flags of this graph, in addition to the target's.
         global_flags: flags that are global to a compiler process; a worker process serves one set of them.
+        kernels: of products and convolutions on a CPU.
+        is_proven: its code is right by tests and sweeps; code of others serves only where it was checked on the device.
     """
 
     name: str
     flags: tuple[str, ...] = ()
     global_flags: tuple[str, ...] = ()
+    kernels: Kernels = Kernels.SQUARE
+    is_proven: bool = True
 
 
 class _Form(NamedTuple):
@@ -71,7 +94,24 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     CPU: a forward convolution ends in a view of its product, which keeps what follows from joining the product's kernel
     unless views are moved.
     """
-    found = tuple(form.variant for form in _FORMS[target.backend] if form.applies(graph, target))
+    return _those(_FORMS[target.backend], graph, target)
+
+
+def candidates(graph: Graph, target: Target) -> tuple[Variant, ...]:
+    """What may be measured: the graph's variants, and those whose code is right only for some graphs.
+
+    CUDA: the pipelines with tensor cores. CPU: other tiles, and the compiler's own.
+    """
+    return (*variants(graph, target), *_those(_TRIALS.get(target.backend, ()), graph, target))
+
+
+def named(graph: Graph, target: Target, name: str) -> Variant | None:
+    """The graph's candidate of a name; None: it has none."""
+    return next((variant for variant in candidates(graph, target) if variant.name == name), None)
+
+
+def _those(forms: tuple[_Form, ...], graph: Graph, target: Target) -> tuple[Variant, ...]:
+    found = tuple(form.variant for form in forms if form.applies(graph, target))
     if target.backend == "rocm":
         found = tuple(it._replace(global_flags=_NO_NEGATIVE_STARTS) for it in found)
         if any(isinstance(node, ConvNode) for node in graph.nodes) or _has_channel_sums(graph):
@@ -142,6 +182,19 @@ def _has_ragged_attention(graph: Graph, target: Target) -> bool:
 
 def _convolves(graph: Graph, target: Target) -> bool:
     return any(node.op == "conv_fprop" for node in graph.nodes)
+
+
+def _multiplies(graph: Graph, target: Target) -> bool:
+    """Whether there is a product, or what is computed as one."""
+    return any(node.op in _PRODUCTS for node in graph.nodes)
+
+
+_PRODUCTS: Final = {"matmul", "conv_fprop", "conv_dgrad", "conv_wgrad", "sdpa", "sdpa_backward", "moe_grouped_matmul"}
+
+
+def _multiplies_halves(graph: Graph, target: Target) -> bool:
+    halves = (DataType.HALF, DataType.BFLOAT16)
+    return _multiplies(graph, target) and any(tensor.data_type in halves for tensor in graph.arguments().inputs)
 
 
 def _has_channel_sums(graph: Graph) -> bool:
@@ -254,6 +307,12 @@ def is_channels_last(tensor: TensorAttr) -> bool:
     return _met(tensor)[-1:] == [1] and any(size > 1 for size in tensor.dims[2:])
 
 
+def is_by_taps(filters: TensorAttr) -> bool:
+    """Whether filters [K, C, window...] lie as a matrix of a product has its columns: window, then C, then K."""
+    axes = [*range(2, len(filters.dims)), 1, 0]
+    return filters.dims[0] > 1 and _met(filters) == [axis for axis in axes if filters.dims[axis] > 1]
+
+
 def is_usual(tensor: TensorAttr) -> bool:
     """Whether an image, or filters, lie channels first or channels last, rows before columns."""
     rank = len(tensor.dims)
@@ -359,5 +418,26 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
         _Form(Variant("no convolution tiles", _NO_CONVOLUTION_TILES), lambda g, t: not _gathers(g) and not _spreads(g)),
         _Form(Variant("no tiles", _NO_TENSOR_CORES), _any),
         _Form(Variant("loops", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION), _any),
+    ),
+}
+_DATA_TILING: Final = ("--iree-opt-data-tiling",)
+_TRIALS: Final[dict[str, tuple[_Form, ...]]] = {
+    "llvm-cpu": tuple(
+        _Form(variant._replace(is_proven=False), applies)
+        for variant, applies in (
+            (Variant("tall kernels", _JOINED, kernels=Kernels.TALL), _multiplies),
+            (Variant("wide kernels", _JOINED, kernels=Kernels.WIDE), _multiplies),
+            (Variant("compiler's kernels", _JOINED, kernels=Kernels.COMPILER), _multiplies),
+            (Variant("compiler's packed", _JOINED + _DATA_TILING, kernels=Kernels.COMPILER), _multiplies),
+        )
+    ),
+    "cuda": tuple(
+        _Form(variant._replace(is_proven=False), _multiplies_halves)
+        for variant in (
+            Variant("tensor cores"),
+            Variant("tensor cores in products", _NO_CONVOLUTION_TILES),
+            Variant("tensor cores in convolutions", _NO_PRODUCT_TILES),
+            Variant("tensor cores, plain vectors", _NO_VECTOR_DISTRIBUTION),
+        )
     ),
 }

@@ -9,6 +9,7 @@ import numpy as np
 
 from graph_api import ConvolutionMode, Graph, PointwiseMode
 from graph_api import DataType as D
+from graph_api.layout import strides_in_order
 from tests.cases import OpCase, Pack
 
 Dims = tuple[int, ...]
@@ -199,7 +200,7 @@ def _layouts() -> list[OpCase]:
         OpCase(
             f"layout_{name}_{direction}",
             lambda d=direction, s=strides: _strided(d, **s),
-            fast=name == "padded" and direction == "fprop",
+            fast=name in ("padded", "rsck") and direction == "fprop",
         )
         for name, strides in kinds.items()
         for direction in _DIRECTIONS
@@ -210,8 +211,26 @@ def _layouts() -> list[OpCase]:
         for name, mode in (("mirrored", _MIRRORED), ("spread", ConvolutionMode.CROSS_CORRELATION))
         for d in _DIRECTIONS
     ]
+    cases += [
+        OpCase("filters_by_taps_1d", lambda: _by_taps((3, 9, 21), (40, 9, 4))),
+        OpCase("filters_by_taps_3d", lambda: _by_taps((1, 5, 4, 6, 7), (33, 5, 2, 3, 1))),
+        OpCase("filters_by_taps_strided", lambda: _by_taps((2, 48, 7, 7), (24, 48, 3, 3), stride=2)),
+    ]
     repeated = {"fprop": {"x": (60, 0, 5, 1)}, "dgrad": {"y": (0, 20, 5, 1)}, "wgrad": {"y": (0, 0, 0, 0)}}
     return [*cases, *(OpCase(f"layout_stride_0_{d}", lambda d=d: _strided(d, **repeated[d])) for d in _DIRECTIONS)]
+
+
+def _by_taps(x: Dims, w: Dims, **kw: Any) -> Graph:
+    """Images with channels last, filters that lie window first and K last."""
+    g = Graph("fprop", io_data_type=D.FLOAT)
+    rank = len(x)
+    last, taps = (0, *range(2, rank), 1), (*range(2, rank), 1, 0)
+    image = g.tensor("x", dim=x, stride=strides_in_order(x, last))
+    filters = g.tensor("w", dim=w, stride=strides_in_order(w, taps))
+    y = y_dims(x, w, padding=1, **kw)
+    result = g.conv_fprop(image, filters, padding=1, **kw).set_output(True)
+    result.set_dim(y).set_stride(strides_in_order(y, last))
+    return g
 
 
 def _one_hot(graph: Graph) -> Pack:

@@ -154,6 +154,7 @@ class FakeGraph:
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...] = (100,)
     nodes: tuple[str, ...] = ("node",)
+    arranged: frozenset[int] = frozenset()
     engine: FakeEngine = field(default_factory=FakeEngine)
     varies: bool = False
 

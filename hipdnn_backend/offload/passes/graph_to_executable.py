@@ -16,7 +16,7 @@ from hipdnn_backend.engine import Engine, Plan, Support, is_fallback
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.mlir import ir
-from hipdnn_backend.offload.passes.assign_layouts import channels_last_uids, reset_layouts, restrided
+from hipdnn_backend.offload.passes.assign_layouts import arranged, reset_layouts, restrided
 from hipdnn_backend.offload.passes.graph import FunctionGraph
 from hipdnn_backend.offload.passes.leftovers import MAX_LITERAL, atoms
 from hipdnn_backend.offload.passes.offload import outline_groups
@@ -206,7 +206,7 @@ class _Compiler:
             translation = make(region.ops, region.inputs, region.outputs, "_".join(region.nodes()) or "graph")
         except NotTranslated as error:
             return self._instead(op, region, {"": Support.no(str(error), rule="translation")})
-        translation = restrided(translation, channels_last_uids(op))
+        translation = restrided(translation, arranged(op))
         graph = canonical(translation.graph)
         answer = self._session.choose(translation, graph, failed=failed)
         if answer.engine is None:
@@ -221,7 +221,7 @@ class _Compiler:
         """What to try when no engine compiles a region."""
         # read now: taking the region apart erases its constants
         nodes, names = region.nodes(), operation_names(region.ops)
-        if channels_last_uids(op):
+        if arranged(op):
             self._note(nodes, declined, "tried again with row-major tensors between graphs")
             reset_layouts(self._module, self._session)
             self._is_relaid = True
@@ -291,6 +291,7 @@ class _Compiler:
                 workspace_size=built.plan.workspace_size,
                 custom=job.custom,
                 varies=_varies(job.region),
+                arranged=frozenset(arranged(job.op)),
             )
             self._report(self._session.graphs[name], job, built, first.get(job.key, ""))
             first.setdefault(job.key, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -112,6 +112,11 @@ class Compiled(Protocol):
         """Results may differ from run to run on the same operands."""
         ...
 
+    @property
+    def arranged(self) -> Collection[int]:
+        """Uids of operands whose elements lie in memory as the graph's strides say, not in row-major order."""
+        ...
+
 
 @dataclass(frozen=True)
 class Lowered:
@@ -169,7 +174,7 @@ def lower(
     program = Program(
         name=name,
         inputs=tuple(arguments[: len(inputs)]),
-        constants=tuple(arguments[len(inputs) : split] + reader.literal_views),
+        constants=tuple(map(reader.as_arranged, arguments[len(inputs) : split])) + tuple(reader.literal_views),
         outputs=tuple(arguments[split:]),
         buffers=tuple(reader.buffers),
         views=tuple(reader.views),
@@ -195,6 +200,7 @@ class _Reader:
     arguments: list[Named] = field(default_factory=list)
     literals: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     literal_views: list[Named] = field(default_factory=list)
+    arranged: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
     _numbers: dict[Any, int] = field(default_factory=dict)
     _views: dict[View, int] = field(default_factory=dict)
     _graphs: dict[str, int] = field(default_factory=dict)
@@ -270,7 +276,9 @@ class _Reader:
             if uid is None:
                 continue
             given_view = self._number(value, op)
-            used = self._usable(given_view, wire.tensor(uid), f"hipdnn.execute {name}: tensor {uid}")
+            where = f"hipdnn.execute {name}: tensor {uid}"
+            used = self._usable(given_view, wire.tensor(uid), where)
+            self._arrange(self.views[given_view], wire.tensor(uid), uid in compiled.arranged, where)
             if used != given_view and index < taken:
                 self._copy(given_view, used)
             elif used != given_view:
@@ -279,6 +287,15 @@ class _Reader:
         self.steps.append(Execute(number, tuple(operands)))
         for source, target in after:
             self._copy(source, target)
+
+    def _arrange(self, view: View, tensor: WireTensor, is_arranged: bool, where: str) -> None:
+        """A constant has its elements in the order in which its graphs read them."""
+        if self.buffers[view.buffer].space is not Space.CONSTANT:
+            return
+        strides = tuple(tensor.strides) if is_arranged else None
+        known = self.arranged.setdefault(view.buffer, strides)
+        if known != strides:
+            raise LoweringError(where, f"a constant is read with strides {strides} and {known}")
 
     def _copy(self, source: int, target: int) -> None:
         if source != target:
@@ -364,6 +381,14 @@ class _Reader:
         if not is_code and (wanted.kind != "u" or f"u{view.dtype}" != wanted.name):
             raise LoweringError(f"argument '{name}'", f"it is {wanted} to its caller, its memory holds {view.dtype}")
         return self._add(replace(view, dtype=wanted.name))
+
+    def as_arranged(self, constant: Named) -> Named:
+        """The constant with the strides in which its elements are to lie; the steps see dense memory."""
+        view = self.views[constant.view]
+        strides = self.arranged.get(view.buffer)
+        if strides is None:
+            return constant
+        return Named(constant.name, self._add(replace(view, strides=strides)))
 
     def _look(self, op: Any) -> None:
         source = self.views[self._number(op.operands[0], op)]

@@ -249,7 +249,7 @@ class Prepared:
             array = _fitting(f"constant '{named.name}'", constants[named.name], view)
             placed[view.buffer] = self._allocate(self.program.buffers[view.buffer].nbytes)
             if array.nbytes:
-                self.memory.write(placed[view.buffer], np.require(array, requirements="C"))
+                self.memory.write(placed[view.buffer], _arranged(array, view))
         return placed
 
     def _place_folded(self) -> dict[int, int]:
@@ -484,6 +484,12 @@ def _fitting(what: str, array: object, view: View) -> Array:
         )
     _check_form(what, array.shape, array.dtype, view)
     return array
+
+
+def _arranged(array: Array, view: View) -> Array:
+    """The elements in the order in which the view, which is dense in some order, has them in memory."""
+    axes = sorted(range(len(view.dims)), key=lambda axis: (-view.strides[axis], axis))
+    return np.ascontiguousarray(array.transpose(axes))
 
 
 def _check_form(what: str, dims: tuple[int, ...], dtype: np.dtype[Any], view: View) -> None:

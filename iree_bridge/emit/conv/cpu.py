@@ -24,15 +24,17 @@ from graph_api.ops.conv import ConvAttributes, ConvFpropNode
 from iree_bridge.emit.conv.depthwise import depthwise
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import Operand, generic
-from iree_bridge.emit.products_cpu import by_columns, by_panels, kernel_of
+from iree_bridge.emit.products_cpu import by_columns, by_panels, has_tiles, kernel_of
 from iree_bridge.emit.window_frame import cropped, met
 from iree_bridge.targets.types import builtin_tensor
-from iree_bridge.targets.variants import is_channels_last
+from iree_bridge.targets.variants import is_by_taps, is_channels_last
 
 __all__ = ["forward"]
 
 _FEW: Final = 8
 """Filters that are too few for a matrix of what they meet."""
+_TAPS_FIRST: Final = {1: (2, 1, 0), 2: (2, 3, 1, 0), 3: (2, 3, 4, 1, 0)}
+"""Number of spatial dims → axes of filters [K, C, window...] as [window..., C, K]."""
 _MATRIX: Final = 1 << 26
 """Bytes that the matrix of places may have; a larger one is made and multiplied in parts."""
 _IN_TURN: Final = 1 << 23
@@ -46,7 +48,7 @@ def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None
     Served are f32 operands: depthwise ones for the most part, and those of one group but for a few filters of stride 1,
     for which the compiler's loops cost less than copying what the filters meet.
     """
-    if e.target.is_gpu or (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
+    if not has_tiles(e) or (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
         return None
     is_last = is_channels_last(node.inputs["x"])
     if node.groups == 1:
@@ -54,8 +56,10 @@ def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None
             return None
         # y may be virtual; a result of the graph has the layout in which the product is to be written.
         result = next((t for t in e.graph.arguments().outputs if t.rank == len(x.dims)), node.inputs["x"])
-        form = _channels_last if is_channels_last(result) else _channels_first
-        return form(e, _Conv.of(node.attributes, x, w, is_last=is_last), x, w)
+        conv = _Conv.of(node.attributes, x, w, is_last=is_last)
+        if not is_channels_last(result):
+            return _channels_first(e, conv, x, w)
+        return _channels_last(e, conv, x, w, by_taps=is_by_taps(node.inputs["w"]))
     if node.groups == x.dims[1] == w.dims[0]:
         return depthwise(e, node.attributes, x, w, is_last=is_last)
     return None
@@ -114,14 +118,19 @@ class _Conv:
         return [range(cuts[i], cuts[i + 1]) for i in range(count)]
 
 
-def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
-    image, panels = _framed(e, conv, x), _panels(e, w)
+def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value, *, by_taps: bool) -> Value:
+    image = _framed(e, conv, x)
+    filters = e.reshape(e.permute(w, _TAPS_FIRST[len(conv.size)]), (conv.taps, conv.k)) if by_taps else _panels(e, w)
     made: list[Value] = []
     y: Value | None = None
     for rows in conv.parts(in_turn=True):
         matrix = _matrix(e, conv, image, rows, last=True, after=y)
-        y = by_panels(e, e.reshape(matrix, (math.prod(matrix.dims) // conv.taps, conv.taps)), panels)
-        y = e.slice(e.reshape(y, (y.dims[0], math.prod(y.dims[1:]))), 1, 0, conv.k)
+        matrix = e.reshape(matrix, (math.prod(matrix.dims) // conv.taps, conv.taps))
+        if by_taps:
+            y = by_columns(e, matrix, filters)
+        else:
+            y = by_panels(e, matrix, filters)
+            y = e.slice(e.reshape(y, (y.dims[0], math.prod(y.dims[1:]))), 1, 0, conv.k)
         made.append(e.reshape(y, (conv.n, len(rows), *conv.out[1:], conv.k)))
     return e.permute(_joined(e, made, 1), conv.axes_first)
 
@@ -129,7 +138,7 @@ def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
 def _channels_first(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
     image, filters = _framed(e, conv, x), e.reshape(w, (conv.k, conv.taps))
     lead = (conv.n,) if conv.n > 1 else ()
-    widths = () if conv.is_point else kernel_of(e.target).widths[:-1]
+    widths = () if conv.is_point else kernel_of(e).widths[:-1]
     width = next((width for width in widths if conv.out[-1] % width == 0), 0)
     in_turn = conv.n == 1  # else the compiler crashes on panels
     made: list[Value] = []
@@ -239,7 +248,7 @@ def _joined(e: Emitter, parts: Sequence[Value], axis: int) -> Value:
 def _panels(e: Emitter, w: Value) -> Value:
     """w [K, C, window...] as [panels, window... and C, width]; filters of 0 fill the last panel."""
     k, c, *window = w.dims
-    width = kernel_of(e.target).width(k)
+    width = kernel_of(e).width(k)
     w = e.pad(w, [(0, -k % width), *[(0, 0)] * (len(w.dims) - 1)])
     split = e.reshape(w, (w.dims[0] // width, width, c, *window))
     split = e.permute(split, (0, *range(3, 3 + len(window)), 2, 1))

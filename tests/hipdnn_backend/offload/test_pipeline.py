@@ -11,7 +11,7 @@ import pytest
 from hipdnn_backend.offload import frontend, pipeline, printer
 from hipdnn_backend.offload.errors import PassError
 from hipdnn_backend.offload.pipeline import PASSES, PIPELINE, partition, run, run_passes
-from hipdnn_backend.offload.session import OffloadOptions, Session
+from hipdnn_backend.offload.session import Layout, OffloadOptions, Session
 from tests.support import onnx_models
 from tests.support.fake_engine import CUSTOM, FakeEngine
 from tests.support.passes import TWO_CONVS, parsed, run_text
@@ -84,7 +84,8 @@ def test_ir_that_a_pass_breaks_is_blamed_on_it(tmp_path: Path) -> None:
 
 
 def test_the_report_has_passes_and_graphs() -> None:
-    _ir, session = run_text(TWO_CONVS, engines=[FakeEngine()])
+    row_major = OffloadOptions(layout=Layout.ROW_MAJOR)
+    _ir, session = run_text(TWO_CONVS, engines=[FakeEngine()], options=row_major)
     assert [each.name for each in session.report.passes] == [each.argument for each in PIPELINE]
     assert [graph.operations for graph in session.report.graphs] == [("torch.aten.conv2d",)] * 2
     assert session.report.layout == "packed row-major"

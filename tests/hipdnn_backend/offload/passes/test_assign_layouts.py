@@ -35,7 +35,8 @@ def test_the_decision_is_in_the_ir() -> None:
     passes = ("cse", "hipdnn-offload", "hipdnn-assign-layouts")
     ir, _ = run_text(TWO_CONVS, *passes, engines=[FakeEngine()], options=LAST)
     assert ir.count("hipdnn.channels_last = array<i64: ") == 2
-    ir, _ = run_text(TWO_CONVS, *passes, engines=[FakeEngine()])
+    row_major = OffloadOptions(layout=Layout.ROW_MAJOR)
+    ir, _ = run_text(TWO_CONVS, *passes, engines=[FakeEngine()], options=row_major)
     assert "channels_last" not in ir
 
 
