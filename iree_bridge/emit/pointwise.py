@@ -101,7 +101,7 @@ class Elementwise:
         return self.mul(self.unary("sign", x), self.div(self.unary("neg", u), self.shift(u, 2.0)))
 
     def expm1(self, x: Value) -> Value:
-        """exp(x) - 1 of what is at most 0; of f64 by x / log(exp(x)): the CPU target has the difference, which cancels."""
+        """exp(x) - 1 of what is at most 0; of f64 by x / log(exp(x)): for the CPU it is a difference, which cancels."""
         if self.dtype is not DataType.DOUBLE or self.e.target.is_gpu:
             return self.unary("expm1", x)
         w = self.unary("exp", x)
