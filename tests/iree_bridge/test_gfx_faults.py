@@ -219,6 +219,25 @@ def test_few_rows_in_vectors_of_five_and_seven(sizes: tuple[int, int, int]) -> N
     _assert_near(results, {out: np.asarray(pack[a]).astype(np.float64) @ np.asarray(pack[b]).astype(np.float64)})
 
 
+@pytest.mark.parametrize(("side", "terms"), [("a", 35), ("b", 65)])
+def test_one_row_that_is_decoded_in_vectors_of_five_and_seven(side: str, terms: int) -> None:
+    """seed 1000858 of `fusilli fuzz`: the compiler aborted, "Cannot select"."""
+    dims, blocks = ((1, terms), (1, -(-terms // 8))) if side == "a" else ((terms, 1), (-(-terms // 8), 1))
+    g = Graph("product", io_data_type=F16, compute_data_type=F32, intermediate_data_type=F16)
+    codes = g.tensor("codes", dim=dims, data_type=DataType.FP4_E2M1)
+    scales = g.tensor("scales", dim=blocks, data_type=F32)
+    made = g.block_scale_dequantize(codes, scales, block_size=(1, 8) if side == "a" else (8, 1))
+    other = g.tensor("other", dim=(terms, 2) if side == "a" else (2, terms))
+    out = (g.matmul(made, other) if side == "a" else g.matmul(other, made)).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    axis = dims.index(terms)
+    factors = np.repeat(np.asarray(pack[scales], np.float64), 8, axis)
+    row = np.asarray(pack[codes]).astype(np.float64) * np.take(factors, range(terms), axis)
+    matrix = np.asarray(pack[other]).astype(np.float64)
+    _assert_near(results, {out: row @ matrix if side == "a" else matrix @ row})
+
+
 @pytest.mark.parametrize("name", FEW_PIXELS)
 def test_few_pixels_in_vectors_of_five_and_seven(name: str) -> None:
     graph, pack, wanted = _convolution(*FEW_PIXELS[name])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +60,8 @@ def test_a_seeded_fault_is_found_and_made_small(name: str, tmp_path: Path) -> No
         text = file.read_text()
         assert fault.right in text
         file.write_text(text.replace(fault.right, fault.wrong))
+    built = [sys.executable, "-m", "fusilli_plugin.edge.build"]  # libraries of other sources are not loaded
+    subprocess.run(built, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, check=True, timeout=120)
     begin = time.monotonic()
     arguments = ["fuzz", "--device", "cpu", "--budget", f"{_MINUTES}m", "--findings", "1", "--seed", "7"]
     done = fusilli(tmp_path, *arguments, *fault.options, "-o", "out", "--json", tree=tree, timeout=1100)
