@@ -33,7 +33,7 @@ from iree_bridge import Options
 __all__ = ["fuzz", "place_options", "setting_of"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-_NEVER_SHOWN = 40
+_NEVER_SHOWN = 12
 
 
 def place_options(function: Any) -> Any:
@@ -202,9 +202,10 @@ def _print(campaign: Campaign) -> None:
         print_table(["graphs", "check", "kind", "nodes", "first in", "folder"], rows)
     print_table(["pairs of", "tried", "declined", "never"], campaign.coverage.rows())
     never = [pair for pair in campaign.coverage.never() if pair not in campaign.coverage.declined]
-    shown = [str(pair) for pair in never if "operation" in pair.first and "neighbour" in pair.second][:_NEVER_SHOWN]
-    if shown:
-        echo(f"never side by side, for example: {', '.join(shown)}")
+    apart = [str(pair) for pair in never if "operation" in pair.first and "neighbour" in pair.second]
+    if apart:
+        shown = apart[:: max(1, len(apart) // _NEVER_SHOWN)][:_NEVER_SHOWN]
+        echo(f"never side by side, for example: {', '.join(shown)}; all are in report.json")
     counts = ", ".join(f"{count} {name}" for name, count in sorted(campaign.outcomes.items()))
     found = len(campaign.ledger.findings)
     echo(f"{campaign.plan.setting}: {counts or 'no graphs'}; {found} findings; {campaign.plan.folder / 'report.json'}")

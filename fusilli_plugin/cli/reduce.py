@@ -55,8 +55,8 @@ def reduce_(
     r"""Find the smallest graph and inputs that still fail as a graph does.
 
     What it fails of is found out as fusilli fuzz does; then nodes, results, operands, attributes, dims, strides, types
-    and numbers of the inputs are taken away for as long as it fails in the same way. The folder is one that
-    `fusilli replay` repeats. Exit code 1 if nothing is wrong with the graph.
+    and numbers of the inputs are taken away for as long as it fails in the same way; Ctrl-C keeps the smallest so far.
+    The folder is one that `fusilli replay` repeats. Exit code 1 if nothing is wrong with the graph.
 
     \b
     Examples:
@@ -87,10 +87,18 @@ def reduce_(
                 f"'{graph.name}' on {setting} is {verdict.outcome}{reason}: there is nothing to reduce"
             )
             ctx.exit(1)
-        end = time.monotonic() + seconds
-        smallest = reduced(
-            worker, case, verdict, lambda: time.monotonic() > end, lambda each: step.say(f"still fails: {_size(each)}")
-        )
+        end, found = time.monotonic() + seconds, [case]
+
+        def note(smaller: Case) -> None:
+            found.append(smaller)
+            step.say(f"still fails: {_size(smaller)}")
+
+        try:
+            smallest = reduced(worker, case, verdict, lambda: time.monotonic() > end, note)
+        except KeyboardInterrupt:
+            capsules.begin(folder, found[-1], setting, verdict)
+            echo(f"the smallest so far, {_size(found[-1])}, is in {folder}", err=True)
+            raise
         verdict = worker.examine(smallest, (verdict.check,))
         capsules.begin(folder, smallest, setting, verdict)
         missing = worker.complete(folder)

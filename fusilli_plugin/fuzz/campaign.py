@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from fusilli_plugin.fuzz import capsules
 from fusilli_plugin.fuzz.cases import Case
-from fusilli_plugin.fuzz.coverage import Coverage
+from fusilli_plugin.fuzz.coverage import Coverage, pairs
 from fusilli_plugin.fuzz.crew import Interrupted, Worker
 from fusilli_plugin.fuzz.examine import CHECKS, Setting, Verdict
 from fusilli_plugin.fuzz.findings import Found, Ledger
@@ -179,7 +179,10 @@ class Campaign:
     def _work(self, worker: Worker) -> None:
         try:
             while not self._is_over():
-                number, family, made = self._next()
+                chosen = self._next()
+                if chosen is None:
+                    continue
+                number, family, made = chosen
                 self._treat(worker, Case.of(made, number % _NUMBERS), f"{family} {number}", _checks(number))
         except Interrupted:
             return
@@ -191,7 +194,7 @@ class Campaign:
         enough = self.plan.enough is not None and len(self.ledger.findings) >= self.plan.enough
         return enough or self._stopping.is_set() or time.monotonic() - self.began > self.plan.budget
 
-    def _next(self) -> tuple[int, str, Graph]:
+    def _next(self) -> tuple[int, str, Graph] | None:
         """Of some graphs that are served the one with the most that is new; the same ones for the same seed."""
         with self._lock:
             best: tuple[float, tuple[int, str, Graph]] | None = None
@@ -201,23 +204,23 @@ class Campaign:
                 family = self._choices.choices(list(self.plan.families), weights)[0]
                 made = graph(number, family)
                 if self._target is not None and not support(made, self._target).ok:
-                    self.coverage.add(made, declined=True)
+                    self.coverage.declined.update(pairs(made))
                     self.outcomes["declined"] += 1
                     continue
                 novelty = self.coverage.novelty(made)
                 if best is None or novelty > best[0]:
                     best = novelty, (number, family, made)
-            if best is not None:
-                self.coverage.add(best[1][2])
-                return best[1]
-        return self._next()
+            if best is None:
+                return None
+            self.coverage.add(best[1][2])
+            return best[1]
 
     def _treat(self, worker: Worker, case: Case, source: str, checks: Sequence[str]) -> None:
         verdict = worker.examine(case, checks)
         with self._lock:
             self.outcomes[verdict.outcome] += 1
             if verdict.outcome == "declined":
-                self.coverage.add(case.graph, declined=True)
+                self.coverage.decline(case.graph)
             known = self.ledger.known(verdict, case.graph) if verdict.outcome == "failed" else None
             if known is not None:
                 known.count += 1

@@ -130,9 +130,15 @@ class Coverage:
         """How much a graph has in it that few had."""
         return sum(1.0 / (1 + self.tried[pair]) ** 2 for pair in pairs(graph))
 
-    def add(self, graph: Graph, *, declined: bool = False) -> None:
-        """Counts a graph."""
-        (self.declined if declined else self.tried).update(pairs(graph))
+    def add(self, graph: Graph) -> None:
+        """Counts a graph that is tried."""
+        self.tried.update(pairs(graph))
+
+    def decline(self, graph: Graph) -> None:
+        """Counts a graph that was to be tried, and was declined, as that."""
+        found = pairs(graph)
+        self.declined.update(found)
+        self.tried -= Counter(found)
 
     def never(self) -> Iterator[Pair]:
         """Pairs that no graph that ran had, sorted; those of declined graphs among them."""

@@ -12,10 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fusilli_plugin.fuzz import campaign
+from fusilli_plugin.fuzz.campaign import Campaign, Plan
+from fusilli_plugin.fuzz.examine import Setting
 from fusilli_plugin.fuzz.workarounds import WORKAROUNDS, raw_flags
 from fusilli_plugin.testing.graphs import graph
 from graph_api import FusilliError, Graph
-from iree_bridge import Target
+from iree_bridge import Support, Target
 from tests.fusilli_plugin.fuzz.faulty import environment, fusilli
 
 PRODUCTS = 'if "matmul" in ops: found = {t: v * 0 + t.data_type.numpy.type(2) for t, v in found.items()}'
@@ -124,3 +127,22 @@ def test_the_compiler_knows_every_flag_of_the_table(target: str) -> None:
     chosen = Target.parse(target)
     options = Options.from_env(extra_flags=raw_flags(["all"], chosen.backend))
     assert compile_code(graph(1, "pointwise"), chosen, options).vmfb
+
+
+def test_what_is_not_served_is_counted_and_never_asked_of_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "support", lambda graph, target: Support(False, "", "rule", "none is served"))
+    made = Campaign(Plan(setting=Setting(target="gfx942"), folder=tmp_path))
+    assert made._next() is None
+    assert made.outcomes == {"declined": 8}
+    assert made.coverage.declined
+    assert not made.coverage.tried
+
+
+def test_the_same_seed_gives_the_same_graphs(tmp_path: Path) -> None:
+    def first(seed: int) -> list[str]:
+        made = Campaign(Plan(setting=Setting(target="gfx942"), folder=tmp_path, seed=seed))
+        return [chosen[2].to_json() for _ in range(12) if (chosen := made._next()) is not None]
+
+    assert first(3) == first(3) != first(4)

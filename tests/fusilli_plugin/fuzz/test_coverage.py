@@ -46,7 +46,8 @@ def test_what_came_is_worth_less_and_is_no_longer_missing() -> None:
     assert coverage.novelty(made) == before / 4
     assert len(list(coverage.never())) == missing - 20
     declined = graph(0, "attention")
-    coverage.add(declined, declined=True)
+    coverage.add(declined)
+    coverage.decline(declined)
     assert sum(row[1] for row in coverage.rows()) == 20
     assert sum(row[2] for row in coverage.rows()) == len(pairs(declined) - pairs(made))
     document = coverage.to_json()
