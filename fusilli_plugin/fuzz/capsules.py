@@ -49,8 +49,11 @@ def read_finding(folder: Path) -> Finding:
 
     Raises:
         GraphError: the file is damaged.
+        FusilliError: others can write to it: it names compilers and engines that a replay runs.
         OSError: it cannot be read.
     """
+    for path in (folder, folder / FINDING):
+        reproducer.require_own(path)
     try:
         document = json.loads((folder / FINDING).read_bytes())
         if document["format"] != _FORMAT:
@@ -70,7 +73,7 @@ def begin(folder: Path, case: Case, setting: Setting, verdict: Verdict) -> None:
     save_case(folder, case)
     document = {"format": _FORMAT, "setting": setting.to_json(), "verdict": asdict(verdict)}
     document |= {"nodes": [node.op for node in case.graph.nodes], "command": "fusilli replay FOLDER"}
-    write_whole(folder / FINDING, (json.dumps(document, indent=1) + "\n").encode())
+    write_whole(folder / FINDING, (json.dumps(document, indent=1) + "\n").encode(), mode=0o600)
 
 
 def complete(folder: Path, case: Case, examiner: Examiner) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from graph_api.errors import FusilliError
 from iree_bridge.targets.target import Target
 
-__all__ = ["Reproducer", "load", "save", "write"]
+__all__ = ["Reproducer", "load", "require_own", "save", "write"]
 
 _LOG = logging.getLogger(__name__)
 _FORMAT: Final = 1
@@ -177,6 +177,19 @@ def _read(path: Path) -> str | None:
         if status.st_size > _MAX_FILE:
             raise FusilliError(f"{path} has {status.st_size} bytes; the limit is {_MAX_FILE}")
         return file.read().decode()
+
+
+def require_own(path: Path) -> None:
+    """Refuse a file or folder that others can write to: what it says is to be run.
+
+    Raises:
+        FusilliError: they can, or it cannot be read.
+    """
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise FusilliError(f"{path} cannot be read: {error}") from error
+    _check_owner(path, status)
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
