@@ -1,4 +1,4 @@
-"""The comparisons themselves, with the real compiler: another one that is wrong, one that refuses, and compiles alone."""
+"""The comparisons with the real compiler: another one that is wrong, one that refuses, and compiles alone."""
 
 from __future__ import annotations
 
