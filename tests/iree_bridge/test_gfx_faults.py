@@ -238,6 +238,30 @@ def test_one_row_that_is_decoded_in_vectors_of_five_and_seven(side: str, terms: 
     _assert_near(results, {out: row @ matrix if side == "a" else matrix @ row})
 
 
+@pytest.mark.parametrize("sizes", [(2, 16, 16), (4, 32, 16)], ids=str)
+@pytest.mark.parametrize(
+    "types",
+    [
+        (DataType.FP4_E2M1, DataType.FP8_E5M2),
+        (DataType.INT4, DataType.FP8_E4M3),
+        (DataType.FP4_E2M1, BF16),
+        (DataType.INT8, DataType.FP4_E2M1),
+    ],
+    ids=lambda pair: f"{pair[0].name} {pair[1].name}",
+)
+def test_an_operand_of_four_bits_beside_one_that_is_converted(
+    types: tuple[DataType, DataType], sizes: tuple[int, int, int]
+) -> None:
+    """seed 1001775 of `fusilli fuzz`: zeros and NaN, as registers that nobody wrote are."""
+    m, k, n = sizes
+    g = Graph("product", io_data_type=F32, compute_data_type=F32)
+    a, b = g.tensor("a", dim=(m, k), data_type=types[0]), g.tensor("b", dim=(k, n), data_type=types[1])
+    out = g.matmul(a, b).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    _assert_near(results, {out: np.asarray(pack[a]).astype(np.float64) @ np.asarray(pack[b]).astype(np.float64)})
+
+
 @pytest.mark.parametrize("name", FEW_PIXELS)
 def test_few_pixels_in_vectors_of_five_and_seven(name: str) -> None:
     graph, pack, wanted = _convolution(*FEW_PIXELS[name])
