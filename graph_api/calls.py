@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from fusilli_ground.spelling import did_you_mean
-from graph_api.errors import GraphError
+from graph_api.errors import GraphError, naming
 
 __all__ = ["explain_calls"]
 
@@ -100,8 +100,10 @@ def explain_calls(method: F) -> F:
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
+        name = kwargs.get("name")
         try:
-            return method(*args, **kwargs)
+            with naming(name if isinstance(name, str) else ""):
+                return method(*args, **kwargs)
         except TypeError:
             complaint = _complaint(method, args, kwargs)
             if complaint is None:

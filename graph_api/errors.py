@@ -5,6 +5,8 @@ Every message names the node or tensor, the rule that was broken, the values tha
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fusilli_ground.errors import FusilliError, NotSupportedError
@@ -15,11 +17,23 @@ __all__ = [
     "FusilliError",
     "GraphError",
     "NotSupportedError",
+    "naming",
 ]
 
 
 class GraphError(FusilliError):
     """The graph, or what was passed to build it, breaks a rule of the operation graph API."""
+
+
+@contextmanager
+def naming(node: str) -> Generator[None]:
+    """Attributes are checked before there is a node: errors from within that do not name it get its name in front."""
+    try:
+        yield
+    except GraphError as error:
+        if type(error) is not GraphError or not node or f"'{node}'" in str(error):
+            raise
+        raise GraphError(f"node '{node}': {error}") from error
 
 
 class CompileError(FusilliError):

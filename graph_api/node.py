@@ -150,6 +150,11 @@ class Node(ABC):
         """A GraphError that names this node."""
         return GraphError(f"{self.op} '{self.name}': {message}")
 
+    def compute_floats_in_float(self) -> None:
+        """Beside a float an integer compute type counts as FLOAT, in which hipDNN's CPU reference computes."""
+        if not self.compute.is_float and any(tensor.data_type.is_float for tensor in self.inputs.values()):
+            self.compute = DataType.FLOAT
+
     @abstractmethod
     def validate(self) -> None:
         """Raises GraphError for what the user got wrong; all inputs are known by then."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fusilli_ground.spelling import did_you_mean
 from graph_api.dtypes import DataType
-from graph_api.errors import GraphError
+from graph_api.errors import GraphError, naming
 from graph_api.node import OPS
 from graph_api.tensor import Scalar, TensorAttr
 
@@ -161,11 +161,14 @@ def _node_from_json(graph: Graph, item: Any, by_uid: dict[int, TensorAttr], wher
             found[port] = by_uid[uid]
         return found
 
+    name = _field(item, "name", str, where, None)
+    with naming(name or where):
+        attributes = node_type.attributes_type.from_json(_field(item, "attributes", dict, where, {}), where)
     graph.add_node(
         node_type,
         ports("inputs"),
-        name=_field(item, "name", str, where, None),
-        attributes=node_type.attributes_type.from_json(_field(item, "attributes", dict, where, {}), where),
+        name=name,
+        attributes=attributes,
         outputs=ports("outputs"),
         compute_data_type=_dtype(item, "compute_data_type", where),
     )

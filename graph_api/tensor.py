@@ -24,6 +24,7 @@ T = TypeVar("T")
 _INT64_MAX = 2**63 - 1
 _WIDEST = 2**128
 _ALIGNMENT = 64
+_MOST_STRIDE = 2**56
 _MAX_RANK = 32
 
 
@@ -311,8 +312,10 @@ class TensorAttr:
     def _strided(self, raw: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """``raw`` in the tensor's dims, strides and dtype."""
         dtype = self.data_type.numpy
+        # A dim of one element has no next one, and may have any stride, larger ones than numpy has too.
+        strides = [min(stride, _MOST_STRIDE) for stride in self.strides]
         # as_strided would not do: it refuses the 8-bit floats.
-        return np.ndarray(self.dims, dtype, raw, 0, [dtype.itemsize * stride for stride in self.strides])
+        return np.ndarray(self.dims, dtype, raw, 0, [dtype.itemsize * stride for stride in strides])
 
     def forget(self) -> None:
         """Drops what was inferred and keeps what was given."""

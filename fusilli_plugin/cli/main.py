@@ -36,6 +36,7 @@ _COMMANDS = {
     "selftest": ("selftest", "selftest"),
     "warm": ("warm", "warm"),
     "tune": ("tune", "tune"),
+    "bench": ("bench", "bench"),
 }
 
 

@@ -87,6 +87,11 @@ class FusilliPlan:
         """Number of kernel launches of an execution, None if it is not known."""
         return self._built.code.dispatches
 
+    @property
+    def form(self) -> str:
+        """Name of the form that the graph was compiled in; empty for a restored plan."""
+        return self._built.code.form
+
     # ---- hipdnn_backend.engine.Plan
 
     def execute(

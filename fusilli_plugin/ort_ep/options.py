@@ -16,6 +16,7 @@ from typing import Any, Final
 from fusilli_ground.errors import OptionError
 from fusilli_ground.spelling import did_you_mean
 from fusilli_plugin.ort_ep.abi import NAME
+from iree_bridge.compile.options import TuneMode
 
 __all__ = ["ContextSettings", "ProviderOptions"]
 
@@ -72,6 +73,13 @@ def _new_shapes(text: str) -> str:
     return text
 
 
+def _tune(text: str) -> TuneMode:
+    try:
+        return TuneMode(text)
+    except ValueError:
+        raise ValueError(", ".join(mode.value for mode in TuneMode)) from None
+
+
 @dataclass(frozen=True)
 class ProviderOptions:
     """What a user may ask of a session.
@@ -84,6 +92,7 @@ class ProviderOptions:
         max_shapes: for how many different input shapes a group with dynamic dims is kept compiled.
         new_shapes: ``background``: shapes that were not met before run in ONNX Runtime's kernels until their code is
             there; ``wait``: the run waits for the code, as it does in strict mode.
+        tune: which form of a group serves, see `iree_bridge.compile.options.TuneMode`; None: as the environment says.
         dump: folder for a copy of each compiled group, None for none.
     """
 
@@ -94,6 +103,7 @@ class ProviderOptions:
     max_shapes: int = field(default=8, metadata={"read": _count})
     dump: Path | None = field(default=None, metadata={"read": _folder})
     new_shapes: str = field(default="background", metadata={"read": _new_shapes})
+    tune: TuneMode | None = field(default=None, metadata={"read": _tune})
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, str]) -> ProviderOptions:

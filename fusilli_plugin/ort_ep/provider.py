@@ -69,7 +69,7 @@ class Provider:
         self._threads = threads
         runs_on = with_threads(device, threads)
         self._place = f"{device.target} {runs_on}"
-        self._engines = engines_for(runs_on, self.options.engines)
+        self._engines = engines_for(runs_on, self.options.engines, self.options.tune)
         self._nodes: list[NodeReport] = []
         self._kept: list[Compiled] = []  # what was compiled while claiming, until `compile` has taken it
         self._compiled: list[CompiledNode] = []

@@ -197,7 +197,9 @@ class BlockScaleQuantizeNode(Node):
     def validate(self) -> None:
         x, axis = self.inputs["x"], self.attributes.axis
         _check_compute(self)
-        if not x.rank or (axis is not None and not 0 <= axis < x.rank):
+        if not x.rank:
+            raise self.fail(f"x '{x.name}' has no dims; a block needs one to lie along, give it dims (1,)")
+        if axis is not None and not 0 <= axis < x.rank:
             raise self.fail(f"axis {axis} of x {x.dims} must be from 0 to {x.rank - 1}")
         for port, tensor in self.outputs.items():
             if tensor.has_data_type and tensor.data_type is DataType.BOOLEAN:

@@ -64,7 +64,9 @@ class ConvAttributes(Attributes):
             if len(values) != len(self.stride):
                 raise GraphError(f"convolution: {field} {values} and stride {self.stride} differ in length")
             if any(not least <= value < 2**31 for value in values):
-                raise GraphError(f"convolution: {field} {values} must be at least {least} in every spatial dim")
+                raise GraphError(
+                    f"convolution: {field} {values} must be at least {least} and less than 2^31 in every spatial dim"
+                )
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in super().to_json().items() if name != "groups"}
@@ -97,8 +99,7 @@ class ConvNode(Node):
     attributes: ConvAttributes
 
     def validate(self) -> None:
-        if not self.compute.is_float and any(tensor.data_type.is_float for tensor in self.inputs.values()):
-            self.compute = DataType.FLOAT
+        self.compute_floats_in_float()
         self.check_inputs(*self.inputs.values())
 
     @abstractmethod

@@ -350,7 +350,8 @@ class PointwiseNode(Node):
 
     Shapes:  each input dim is 1 or the output's; inputs may have a lower rank; out_0 defaults to the common shape
     Dtypes:  inputs are converted to the compute type, the result to the output's type (integers truncate towards zero,
-             booleans are non-zero); IDENTITY converts directly
+             booleans are non-zero); IDENTITY converts directly. With a float among the inputs an integer compute type
+             counts as FLOAT
     Layout:  out_0 takes the stride order of the first input of its shape, else of the first of its rank
     Raises:  GraphError on a wrong number of inputs, shapes that do not broadcast, an axis out of range
     Source:  hipDNN PointwiseMode; ``MODES`` states each formula
@@ -380,6 +381,8 @@ class PointwiseNode(Node):
             raise self.fail(f"inputs do not broadcast: {listed}; right-aligned dims must be equal or 1")
         if self.attributes.mode in _REAL and not self.compute.is_float:
             self.compute = DataType.FLOAT
+        if self.attributes.mode is not PointwiseMode.IDENTITY:
+            self.compute_floats_in_float()
         axis = self.attributes.axis
         if axis is not None and not 0 <= axis < self.inputs["in_0"].rank:
             raise self.fail(f"axis {axis} is no dim of in_0 {self.inputs['in_0'].dims}")

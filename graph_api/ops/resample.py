@@ -68,7 +68,9 @@ class ResampleAttributes(Attributes):
             if len(values) != len(self.window):
                 raise GraphError(f"resample: {field} {values} and window {self.window} differ in length")
             if any(not least <= value < 2**31 for value in values):
-                raise GraphError(f"resample: {field} {values} must be at least {least} in every spatial dim")
+                raise GraphError(
+                    f"resample: {field} {values} must be at least {least} and less than 2^31 in every spatial dim"
+                )
         object.__setattr__(self, "generate_index", flag(self.generate_index, "resample: generate_index"))
         if self.generate_index and self.mode is not ResampleMode.MAXPOOL:
             raise GraphError(f"resample: generate_index belongs to MAXPOOL, the mode is {self.mode.name}")
@@ -121,7 +123,8 @@ class ResampleFwdNode(Node):
     """y[n,c,o] = maximum or average of x[n, c, o*stride + w - pre_padding] over the window positions w.
 
     Shapes:  x [N, C, I...] -> y, index [N, C, O...], O = floor((I + pre + post - window) / stride) + 1
-    Dtypes:  any number; averages accumulate in the compute type; an integer average truncates towards zero.
+    Dtypes:  any number; averages accumulate in the compute type, of floats in FLOAT if it is an integer type; an
+             integer average truncates towards zero.
              index is INT8 or INT32: the row-major spatial position of the first maximum, -1 if that is padding, and
              where the maximum is minus infinity or NaN
     Layout:  any strides; y takes the stride order of x and index that of y, unless they are set
@@ -144,6 +147,7 @@ class ResampleFwdNode(Node):
             raise self.fail("an index output needs generate_index, and generate_index an index output")
         if "index" in self.outputs:
             check_index(self, self.outputs["index"], math.prod(x.dims[2:]), (DataType.INT8, DataType.INT32))
+        self.compute_floats_in_float()
 
     def infer(self) -> None:
         x = self.inputs["x"]

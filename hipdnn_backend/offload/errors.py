@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from hipdnn_backend.errors import BackendError
+
 __all__ = ["MissingPackageError", "ModelError", "OffloadError", "PassError", "UnsupportedNodeError"]
 
 
-class OffloadError(RuntimeError):
+class OffloadError(BackendError, RuntimeError):
     """Base of the errors of this package: a model that cannot be offloaded, a pass that failed."""
 
 

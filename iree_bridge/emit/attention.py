@@ -53,8 +53,12 @@ def _cut(e: Emitter, x: Value, ends: Value) -> Value:
 
 
 def length(e: Emitter, node: AttentionNode, port: str) -> Value:
-    """The lengths at ``port``, INT32 [B, 1, 1, 1]."""
-    return e.read(node.inputs[port], DataType.INT32)
+    """The lengths at ``port``, INT32 [B, 1, 1, 1]; longer than INT32 holds is longer than any sequence."""
+    tensor = node.inputs[port]
+    if tensor.data_type is DataType.INT32:
+        return e.read(tensor)
+    given = e.read(tensor)
+    return e.cast(e.op("aten.clamp", given.dims, given.dtype, given, *DataType.INT32.range), DataType.INT32)
 
 
 def element(e: Emitter, node: AttentionNode, port: str) -> Value:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -42,7 +41,7 @@ def _quota(groups: Path) -> float | None:
 
 def host_arch() -> str:
     """``x86_64``, ``aarch64``, ..."""
-    return platform.machine()
+    return os.uname().machine
 
 
 @cache

@@ -62,8 +62,10 @@ def _mode_cases() -> list[OpCase]:
     return cases
 
 
-def _binary(mode: PointwiseMode, a: dict[str, Any], b: dict[str, Any], **out: Any) -> Graph:
-    g = Graph("pointwise", io_data_type=DataType.FLOAT)
+def _binary(
+    mode: PointwiseMode, a: dict[str, Any], b: dict[str, Any], *, compute: DataType | None = None, **out: Any
+) -> Graph:
+    g = Graph("pointwise", io_data_type=DataType.FLOAT, compute_data_type=compute)
     y = g.pointwise(mode, g.tensor("a", **a), g.tensor("b", **b)).set_output(True)
     if "stride" in out:
         y.set_stride(out["stride"])
@@ -109,6 +111,17 @@ def _layout_cases() -> list[OpCase]:
         OpCase(
             "compare_to_bool",
             lambda: _binary(M.CMP_GT, {"dim": (3, 4)}, {"dim": (3, 4)}, data_type=DataType.BOOLEAN),
+            fast=True,
+        ),
+        OpCase("floats_in_int32", lambda: _binary(M.MUL, {"dim": (3, 4)}, {"dim": (3, 4)}, compute=DataType.INT32)),
+        OpCase(
+            "mixed_dtypes_in_int64",
+            lambda: _binary(
+                M.MAX,
+                {"dim": (3, 4), "data_type": DataType.HALF},
+                {"dim": (3, 4), "data_type": DataType.INT32},
+                compute=DataType.INT64,
+            ),
             fast=True,
         ),
         OpCase(

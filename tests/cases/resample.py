@@ -158,6 +158,8 @@ def _dtypes() -> list[OpCase]:
             compute_data_type=D.FLOAT,
         ),
         _case("double_in_float", (2, 4, 9, 8), M.MAXPOOL, window=3, dtype=D.DOUBLE, compute_data_type=D.FLOAT),
+        _case("float_in_int64", (2, 4, 9, 8), M.MAXPOOL, window=3, index=D.INT32, compute_data_type=D.INT64),
+        _case("float_in_int32", (2, 4, 9, 8), M.AVGPOOL_EXCLUDE_PADDING, window=3, compute_data_type=D.INT32),
         _case("float_in_double", (2, 4, 9, 8), M.AVGPOOL_EXCLUDE_PADDING, window=3, compute_data_type=D.DOUBLE),
         _case("sum_beyond_half", (1, 2, 16, 16), M.AVGPOOL_INCLUDE_PADDING, window=16, dtype=D.HALF, inputs=_large),
     ]

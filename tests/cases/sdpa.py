@@ -286,6 +286,8 @@ def _length_cases() -> list[OpCase]:
         _case("lengths_causal", _SMALL, D.FLOAT, lengths=D.INT32, causal_mask=True, inputs=plain),
         _case("lengths_bottom_right", _SMALL, D.FLOAT, lengths=D.INT32, causal_mask_bottom_right=True, inputs=plain,
               note="the diagonal ends at the last query and key of each sequence"),
+        _case("lengths_beyond_int32", _SMALL, D.FLOAT, lengths=D.INT64, causal_mask_bottom_right=True,
+              inputs=_lengths([5, 2**32 + 3], [2**40, 7]), note="all queries, and all keys"),
         _case("lengths_bias", _SMALL, D.HALF, lengths=D.INT32, bias=(1, 4, 9, 12), inputs=plain),
     ]  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -235,3 +236,19 @@ def test_values_of_any_kind_are_taken_or_refused_by_name(method: str) -> None:
         except Exception as error:  # what must not happen is what is looked for
             bare.append(f"{shown}: {type(error).__name__}: {error}")
     assert bare == []
+
+
+def test_bad_attributes_name_the_node_that_they_are_given_for() -> None:
+    """They are checked before there is a node, in calls and in files alike."""
+    g = Graph("g", io_data_type=DataType.FLOAT)
+    x = g.tensor("x", dim=(2, 4, 6, 6))
+    with pytest.raises(GraphError, match="^node 'q8': block_scale_quantize: block_size 0 must be from 1 to"):
+        g.block_scale_quantize(x, block_size=0, name="q8")
+    with pytest.raises(GraphError, match="^node 'pool': resample: stride .* must be at least 1 and less than 2"):
+        g.resample_fwd(x, mode=ResampleMode.MAXPOOL, window=2, stride=2**31, name="pool")
+    y, _ = g.resample_fwd(x, mode=ResampleMode.MAXPOOL, window=2, name="pool")
+    y.set_output()
+    document = json.loads(g.validate().to_json())
+    document["nodes"][0]["attributes"]["window"] = [0, 2]
+    with pytest.raises(GraphError, match="^node 'pool': resample: window .* must be at least 1"):
+        Graph.from_json(json.dumps(document))

@@ -241,3 +241,12 @@ def test_memory_of_packed_types_is_a_number_of_that_many_bits(dtype: DataType, c
     values = tensor.unpack(memory)
     assert (values.view(np.uint8) & 2**dtype.bits - 1).tolist() == codes
     assert tensor.pack(values).tolist() == memory.tolist()
+
+
+def test_a_dim_of_one_element_may_have_any_stride() -> None:
+    """Programs write what they like there; numpy holds fewer bytes than the strides of a graph may say."""
+    tensor = Graph("g").tensor("x", dim=(1, 3, 2), stride=(2**62, 2, 1), data_type=DataType.DOUBLE)
+    array = tensor.empty()
+    array[...] = np.arange(6).reshape(1, 3, 2)
+    np.testing.assert_array_equal(tensor.pack(array).view(np.float64), np.arange(6.0))
+    assert array.strides[1:] == (16, 8)

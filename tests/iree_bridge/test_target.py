@@ -126,7 +126,9 @@ def test_the_compiler_knows_the_target(name: str) -> None:
 def test_the_compiler_knows_every_target(name: str) -> None:
     target = Target.parse(name)
     ir = _lowered(name)
-    assert (f'"{target.chip}"' if target.chip != "host" else 'cpu = "') in ir
+    # a processor is told by its extensions, each by name
+    said = [f"+{extension}" for extension in target.extensions] if not target.is_gpu else [f'"{target.chip}"']
+    assert [word for word in said if word not in ir] == []
 
 
 @pytest.mark.parametrize("name", [None, 5, b"cpu", ["cpu"]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import os
 from pathlib import Path
 
 import pytest
@@ -27,11 +27,12 @@ def run_as_on(recorded: Path, patch: pytest.MonkeyPatch) -> None:
     """
     patch.setattr(cpu, "_CPUINFO", recorded)
     arch = arch_of(recorded)
-    patch.setattr(platform, "machine", lambda: arch)
+    names = os.uname_result((*os.uname()[:4], arch))
+    patch.setattr(os, "uname", lambda: names)
     forget()
 
 
 def forget() -> None:
     """Have the processor looked at again."""
-    for known in (cpu.host_extensions, cpu._host_flags, target._parse):
+    for known in (cpu.host_extensions, cpu._host_flags, cpu.processor, target._parse):
         known.cache_clear()

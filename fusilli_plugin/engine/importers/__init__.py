@@ -7,6 +7,7 @@ from fusilli_plugin.engine.importers.reading import Reading
 from fusilli_plugin.engine.importers.registry import EXPORTERS, IMPORTERS, Elsewhere, Scope, elsewhere, export_data_type
 from fusilli_plugin.engine.importers.tensors import tensor_value
 from graph_api import DataType, Graph, NotSupportedError, TensorAttr
+from graph_api.errors import naming
 from hipdnn_backend import wire
 
 __all__ = [
@@ -54,7 +55,8 @@ def import_graph(source: wire.WireGraph, reading: Reading | None = None) -> Grap
         if add is None:
             name = type(table).__name__.removesuffix("Attributes")
             raise NotSupportedError(node.name, "operation", f"operation {name} is not served")
-        add(scope, node, table)
+        with naming(node.name):
+            add(scope, node, table)
     results = [tensor for node in scope.graph.nodes for tensor in node.outputs.values()]
     if all(tensor.is_virtual for tensor in results):
         for uid in unread_results(source):

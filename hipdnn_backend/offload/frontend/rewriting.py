@@ -252,7 +252,8 @@ def _rewritten(
         except SizeError as error:
             raise builder.unsupported("size", str(error)) from error
         except (KeyError, IndexError, ValueError, TypeError, ArithmeticError) as error:
-            reason = f"its operands or attributes are not in the form that the operator has ({error!r})"
+            what = f"{error} is not given" if isinstance(error, KeyError) else repr(error)
+            reason = f"its operands or attributes are not in the form that the operator has ({what})"
             raise builder.fail("operator-form", reason) from error
         if values is not None:
             return builder.emitted, values

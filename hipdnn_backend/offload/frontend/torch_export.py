@@ -34,8 +34,32 @@ _KEPT = {
 
 _KNOWN_WRITES = {"aten.detach_.default"}
 _RECURRENT = {"aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input"}
+_LOSSES = {
+    f"aten.{name}.default"
+    for name in (
+        *("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward", "mse_loss_backward"),
+        *("smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss", "huber_loss_backward", "binary_cross_entropy"),
+        *("binary_cross_entropy_backward", "soft_margin_loss", "soft_margin_loss_backward", "multi_margin_loss"),
+    )
+}
+_GRADIENTS = {
+    f"aten.{name}_backward.default"
+    for name in (
+        *("embedding_dense", "glu", "hardsigmoid", "hardswish", "log_sigmoid", "logit", "mish"),
+        *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "_prelu_kernel", "rrelu_with_noise"),
+        *("slice", "select"),
+    )
+}
+_INDEXED = {"aten._unsafe_masked_index.default", "aten._unsafe_masked_index_put_accumulate.default"}
+"""What some of those gradients are made of."""
+
 _DECOMPOSED = {
     *_RECURRENT,
+    *_LOSSES,
+    *_GRADIENTS,
+    *_INDEXED,
+    *("aten.index_add.default", "aten._prelu_kernel.default", "aten.log_sigmoid_forward.default"),
+    *("aten.xlogy.Tensor", "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self"),
     *("aten.upsample_bilinear2d.vec", "aten.upsample_bicubic2d.vec", "aten.upsample_trilinear3d.vec"),
     *("aten.upsample_linear1d.vec", "aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.im2col.default"),
 }
@@ -126,31 +150,47 @@ def _functional(torch: Any, program: Any) -> Any:
     names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
     writes = any(name.startswith("aten.") and name.split(".")[1].endswith("_") for name in names - _KNOWN_WRITES)
     lacking = [getattr(getattr(aten, name.split(".")[1]), name.split(".")[2]) for name in names & _DECOMPOSED]
-    if not writes and not lacking:
+    if not writes and not lacking and not any(_cuts(node) for node in program.graph.nodes):
         return program
 
     def batch_norm(x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float) -> Any:
         return aten.native_batch_norm(x, weight, bias, mean, variance, False, momentum, epsilon)
+
+    def pad(x: Any, amounts: Sequence[int], value: float = 0) -> Any:
+        if min(amounts) >= 0:
+            return NotImplemented
+        for step, dim in enumerate(range(x.dim() - 1, x.dim() - 1 - len(amounts) // 2, -1)):
+            before, after = (max(-amount, 0) for amount in amounts[2 * step : 2 * step + 2])
+            x = aten.slice.Tensor(x, dim, before, x.shape[dim] - after)
+        return aten.constant_pad_nd(x, [max(amount, 0) for amount in amounts], value)
 
     def grid_sampler(x: Any, grid: Any, mode: int, padding: int, align_corners: bool) -> Any:
         return aten.grid_sampler_2d(x, grid, mode, padding, align_corners)
 
     if aten.grid_sampler.default in lacking:
         lacking.append(aten.grid_sampler_2d.default)
+    lacking += [getattr(aten, name.split(".")[1]).default for name in _INDEXED]
     try:
         from torch._decomp import get_decompositions
 
         table = {
             **get_decompositions(lacking),
             aten.grid_sampler.default: grid_sampler,
+            aten.constant_pad_nd.default: pad,
             aten._native_batch_norm_legit_no_training.default: batch_norm,
             aten._unsafe_index.Tensor: aten.index.Tensor,
+            aten.__and__.Tensor: aten.bitwise_and.Tensor,
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch 2.13 uses what it deprecates itself
             return program.run_decompositions(table)
     except Exception as error:
         raise ModelError("", "torch-export", f"PyTorch cannot decompose the graph: {error}") from error
+
+
+def _cuts(node: Any) -> bool:
+    """Whether it pads by less than nothing, as the gradient of a padding does; torch-mlir only grows tensors."""
+    return str(node.target) == "aten.constant_pad_nd.default" and min(node.args[1]) < 0
 
 
 def _imported(program: Any, context: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -23,6 +22,7 @@ from iree_bridge.runtime.recorded.recording import (
     UnrecordableError,
     record,
 )
+from iree_bridge.targets.cpu import host_arch
 
 __all__ = ["HostCode", "load"]
 
@@ -68,7 +68,7 @@ def _read(data: memoryview, first: int) -> tuple[list[Any], list[Kernel]]:
     return [image], image.kernels(first)
 
 
-_ARCH: Final = {"x86_64": b"x86_64", "aarch64": b"arm_64"}.get(platform.machine(), b"")
+_ARCH: Final = {"x86_64": b"x86_64", "aarch64": b"arm_64"}.get(host_arch(), b"")
 _FORMAT: Final = CodeFormat(b"local*", b"embedded-elf-" + _ARCH, _read)
 
 

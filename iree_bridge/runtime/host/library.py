@@ -6,9 +6,10 @@ import ctypes
 import functools
 import hashlib
 import logging
-import platform
 from pathlib import Path
 from typing import Any, Final
+
+from iree_bridge.targets.cpu import host_arch
 
 __all__ = ["PATH", "launcher"]
 
@@ -37,7 +38,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
 @functools.cache
 def launcher() -> Any:
     """The library with its functions bound; None where there is none: then IREE's driver launches."""
-    if platform.machine() not in ("x86_64", "aarch64"):
+    if host_arch() not in ("x86_64", "aarch64"):
         return None
     try:
         library = ctypes.CDLL(str(PATH))

@@ -406,3 +406,16 @@ def test_output_dims_that_the_user_sets(dims: Dims, fine: bool) -> None:
     else:
         with pytest.raises(GraphError, match=r"output 'y' has dims .*, the inputs broadcast to \(2, 3\)"):
             g.validate()
+
+
+def test_floats_are_no_integers_whatever_the_compute_type() -> None:
+    """hipDNN's CPU reference computes in floats, and the compute type of a graph holds for all its nodes."""
+    g = Graph("scaled", io_data_type=DataType.INT32, compute_data_type=DataType.INT32)
+    x, factor = g.tensor("x", dim=(3,)), g.scalar(0.5, data_type=DataType.FLOAT)
+    y = g.pointwise(PointwiseMode.MUL, x, factor).set_output().set_data_type(DataType.FLOAT)
+    doubled = g.pointwise(PointwiseMode.ADD, x, x).set_output()
+    g.validate()
+    found = g.reference({x: np.array([-3, 1, 2**24 + 1], np.int32)})
+    np.testing.assert_array_equal(found[y], [-1.5, 0.5, 2.0**23 + 0.5])
+    np.testing.assert_array_equal(found[doubled], [-6, 2, 2**25 + 2])
+    assert [node.compute for node in g.nodes] == [DataType.FLOAT, DataType.INT32]

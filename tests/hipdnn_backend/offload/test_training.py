@@ -80,3 +80,53 @@ def test_gradients_of_a_training_step(name: str) -> None:
     assert len(results) == len(expected) == 1 + len(shapes)
     for got, want in zip(results.values(), expected, strict=True):
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=2e-6 * float(want.abs().max()))
+
+
+F = torch.nn.functional
+ROWS, IMAGES = (6, 4), (2, 4, 3, 3)
+STEPS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "cross_entropy": (lambda x, t: F.cross_entropy(x, t, ignore_index=1, label_smoothing=0.1), ROWS),
+    "cross_entropy_weighted": (lambda x, t: F.cross_entropy(x, t, x.new_tensor([1.0, 2, 3, 4])), ROWS),
+    "cross_entropy_of_images": (lambda x, t: F.cross_entropy(x, t[:2, None, None].expand(2, 3, 3)), IMAGES),
+    "mse": (lambda x, t: F.mse_loss(x, x.detach().cos()), ROWS),
+    "smooth_l1": (lambda x, t: F.smooth_l1_loss(x, x.detach().cos()), ROWS),
+    "huber": (lambda x, t: F.huber_loss(x, x.detach().cos()), ROWS),
+    "binary_cross_entropy": (lambda x, t: F.binary_cross_entropy(x.sigmoid(), t[:, None] / 3.0 + 0 * x.detach()), ROWS),
+    "kl_div": (lambda x, t: F.kl_div(F.log_softmax(x, 1), x.detach().softmax(1), reduction="batchmean"), ROWS),
+    "soft_margin": (lambda x, t: F.soft_margin_loss(x, 1.0 - 2 * (t[:, None] % 2) + 0 * x.detach()), ROWS),
+    "embedding": (lambda x, t: F.embedding(t, x, padding_idx=0).square().mean(), ROWS),
+    "index_select": (lambda x, t: x.index_select(1, t).square().mean(), ROWS),
+    "slice": (lambda x, t: x[1:4, ::2].square().mean(), ROWS),
+    "select": (lambda x, t: x[:, 2].square().mean(), ROWS),
+    "pad": (lambda x, t: F.pad(x, (1, -1, 2, 1)).square().mean(), IMAGES),
+    "pad_reflecting": (lambda x, t: F.pad(x, (1, 1, 1, 1), mode="reflect").square().mean(), IMAGES),
+    "glu": (lambda x, t: F.glu(x).square().mean(), ROWS),
+    "hardswish": (lambda x, t: F.hardswish(x).square().mean(), ROWS),
+    "hardsigmoid": (lambda x, t: F.hardsigmoid(x).square().mean(), ROWS),
+    "mish": (lambda x, t: F.mish(x).square().mean(), ROWS),
+    "logsigmoid": (lambda x, t: F.logsigmoid(x).mean(), ROWS),
+    "prelu": (lambda x, t: F.prelu(x, x.new_tensor([0.3])).square().mean(), ROWS),
+}
+QUICK = ("cross_entropy", "mse", "embedding", "slice", "pad")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STEPS]
+)
+def test_losses_and_what_torch_mlir_has_no_gradient_of(name: str) -> None:
+    """PyTorch traces them as operators that torch-mlir does not know or compile."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    loss, dims = STEPS[name]
+    x = torch.randn(dims, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([0, 3, 1, 2, 2, 0])
+
+    def step(x: Any, targets: Any) -> Any:
+        made, pull = torch.func.vjp(lambda given: loss(given, targets), x)
+        return made, pull(torch.ones_like(made))[0]
+
+    with load(make_fx(step)(x, targets), device="cpu", example=(x, targets)) as model:
+        names = [tensor.name for tensor in model.inputs]
+        results = model.run(dict(zip(names, (x.numpy(), targets.numpy()), strict=True)))
+    for got, want in zip(results.values(), step(x.double(), targets), strict=True):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-6)

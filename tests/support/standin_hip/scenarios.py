@@ -289,6 +289,8 @@ def same_calls(hip: Standin, library: Path, code: Path) -> None:
             if executable is direct:
                 assert {event.call for event in events} <= {"launch", "memset", "memcpy"}, path.stem
             events = [event for event in events if event.call in ("launch", "memset", "memcpy")]
+            # IREE's driver computes constants when it loads; a recording does in each launch
+            events = [event for event in events if not event.kernel.startswith("_initializer_")]
             named = Names(list(zip(given, sizes, strict=True)))
             seen.append([comparable(event, program, named) for event in events])
         assert seen[0] == seen[1], path.stem

@@ -383,6 +383,8 @@ def _experts(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
         return None
     _check_experts(b, dims, routed)
     experts, rows, hidden = routed[1], routed[0], dims[-1]
+    if not rows:
+        return [b.op("Cast", b.constant(np.zeros(dims), np.float32), to=type_.element)]
     flat = _reshaped(b, _wide(b, x), 1, rows, hidden)
     fused = _is_fused(b)
     inner = (b.dims(b.input(2)) or (0, 0))[1] // (2 if fused else 1)
@@ -449,7 +451,7 @@ def _layer(b: Builder, number: int, x: str, dims: Dims, element: int) -> str:
     _check_dims(b, weights, (experts, n, k * bits // 8))
     _check_type(b, weights, TensorProto.UINT8)
     blocks = k // size if size else 1
-    _check_dims(b, scales, (experts, n, blocks) if size else (experts, n))
+    _check_dims(b, scales, *([(experts, n, blocks)] if size else [(experts, n), (experts, n, 1)]))
     _check_type(b, scales, element)
     codes = _reshaped(b, _codes(b, weights, (experts, n, k * bits // 8), bits, k), experts, n, blocks, k // blocks)
     point = b.constant(1 << (bits - 1), np.float32)

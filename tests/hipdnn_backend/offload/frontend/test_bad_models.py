@@ -12,7 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from hipdnn_backend.offload.errors import ModelError
+from graph_api import FusilliError
+from hipdnn_backend.offload.errors import ModelError, OffloadError
 from hipdnn_backend.offload.frontend import load, prepare
 from tests.support.onnx_models import bert_layer, llama_block, mlp, small_cnn
 
@@ -237,3 +238,11 @@ def test_mutated_models_load_or_raise(seed: int) -> None:
             finally:
                 os._exit(code)
         assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) in (0, 1), f"seed {seed}, mutant {i}"
+
+
+def test_errors_of_models_have_the_common_base() -> None:
+    """One ``except`` is enough for whoever uses graphs and models."""
+    from hipdnn_backend import BackendError
+
+    assert issubclass(OffloadError, BackendError)
+    assert issubclass(BackendError, FusilliError)

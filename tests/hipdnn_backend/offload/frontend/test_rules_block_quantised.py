@@ -232,3 +232,35 @@ def test_what_no_quantised_experts_are(changes: dict[str, Any], said: str) -> No
     with pytest.raises(ModelError, match=said) as error:
         prepare(_bad_experts(**changes))
     assert error.value.node == "node"
+
+
+def test_experts_without_rows_and_with_scales_of_one_more_dim() -> None:
+    """Both as ONNX Runtime takes them."""
+    none = _bad_experts(x=np.ones((0, 16), np.float32), r=np.ones((0, 4), np.float32))
+    feeds = {"x": np.ones((0, 16), np.float32), "r": np.ones((0, 4), np.float32)}
+    (have,) = rewritten(prepare(none), feeds)
+    theirs, _ = _theirs(none, feeds)
+    assert theirs is not None
+    assert have.shape == theirs.shape == (0, 16)
+    assert have.dtype == theirs.dtype
+
+    rng = np.random.default_rng(0)
+    changes = {
+        "w1": rng.integers(0, 256, (4, 32, 8)).astype(np.uint8),
+        "w2": rng.integers(0, 256, (4, 16, 16)).astype(np.uint8),
+        "s1": rng.random((4, 32, 1)).astype(np.float32),
+        "s2": rng.random((4, 16, 1)).astype(np.float32),
+    }
+    wide = _bad_experts(activation_type="relu", **changes)
+    feeds = {"x": rng.standard_normal((3, 16), np.float32), "r": rng.standard_normal((3, 4), np.float32)}
+    (have,) = rewritten(prepare(wide), feeds)
+    theirs, why = _theirs(wide, feeds)
+    assert theirs is not None, why
+    np.testing.assert_allclose(have, theirs, rtol=1e-4, atol=1e-4 * float(np.abs(theirs).max()))
+
+
+def test_a_missing_attribute_is_named() -> None:
+    model = _bad_product()
+    del model.graph.node[0].attribute[[each.name for each in model.graph.node[0].attribute].index("K")]
+    with pytest.raises(ModelError, match=r"not in the form that the operator has \('K' is not given\)"):
+        prepare(model)

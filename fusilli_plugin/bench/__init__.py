@@ -1,0 +1,1 @@
+"""``fusilli bench``: this project beside ONNX Runtime and PyTorch, on the same cores, in turns."""

@@ -1,0 +1,57 @@
+"""Results as Markdown, and as a page with a bar for each ratio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from fusilli_plugin.bench.run import Row, summary
+
+__all__ = ["html", "markdown"]
+
+_WIDEST: float = 3.0
+"""Times the other side's time, or its inverse, where a bar is as long as it can be."""
+
+
+def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
+    """A table with a line for each row, and what they come to."""
+    lines = [", ".join(f"{name}: {text}" for name, text in about.items()), ""]
+    lines += [f"* {name}: {_number(value)}" for name, value in summary(rows).items()]
+    lines += [
+        "",
+        "| row | threads | ours, ms | ONNX Runtime, ms | PyTorch, ms | ratio | ratio to PyTorch | error | form |",
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        cells = (row.ours_ms, row.onnxruntime_ms, row.torch_ms, row.ratio_onnxruntime, row.ratio_torch, row.max_error)
+        lines.append(f"| {row.name} | {row.threads} | {' | '.join(map(_number, cells))} | {row.variant} |")
+    for row in rows:
+        lines += [f"* {row.name}: {side}: {why}" for side, why in row.problems.items() if side == "ours"]
+    return "\n".join(lines) + "\n"
+
+
+def html(rows: Sequence[Row], about: Mapping[str, str]) -> str:
+    """A page of its own."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("fusilli_plugin.bench"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["number"] = _number
+    template = environment.get_template("bench.html")
+    bars = [(row, _bar(row.ratio_onnxruntime), _bar(row.ratio_torch)) for row in rows]
+    return template.render(bars=bars, about=about, summary=summary(rows))
+
+
+def _bar(ratio: float | None) -> tuple[float, float] | None:
+    """Where a bar begins and how wide it is, in percent: to the left of the middle what is faster than the other."""
+    if ratio is None:
+        return None
+    part = 50 * max(-1.0, min(1.0, math.log(ratio) / math.log(_WIDEST)))
+    return (50.0, part) if part >= 0 else (50 + part, -part)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,136 @@
+"""``fusilli bench``: what is timed is the same on all sides, and figures come from rounds in turns."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fusilli_plugin.bench import run
+from fusilli_plugin.bench.page import _bar, html, markdown
+from fusilli_plugin.bench.run import BenchError, Row, Subject, measure, summary
+from fusilli_plugin.bench.workloads import SUITES, feeds_of, find, workloads
+from fusilli_plugin.cli.main import cli
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def row(name: str = "add", ratio: float | None = 2.0, threads: int = 1, **more: Any) -> Row:
+    values: dict[str, Any] = {
+        "ours_ms": 2.0, "onnxruntime_ms": 1.0, "torch_ms": None, "ours_spread": 0.1, "ratio_onnxruntime": ratio,
+        "ratio_torch": None, "max_error": 1e-7, "variant": "plain", "problems": {},
+    }  # fmt: skip
+    return Row(name=name, threads=threads, **values | more)
+
+
+def test_suites_have_enough_rows_with_names_of_their_own() -> None:
+    for suite in SUITES:
+        names = [each.name for each in workloads(suite)]
+        assert len(names) == len(set(names))
+        assert find(suite, names[-1]).name == names[-1]
+    assert len(workloads("cpu")) >= 60
+    with pytest.raises(LookupError, match="no row 'x'"):
+        find("cpu", "x")
+
+
+@pytest.mark.ort
+@pytest.mark.parametrize("number", range(0, len(workloads("cpu")), 9))
+def test_a_row_is_the_same_in_onnx_and_in_pytorch(number: int) -> None:
+    onnxruntime, torch = pytest.importorskip("onnxruntime"), pytest.importorskip("torch")
+    workload = workloads("cpu")[number]
+    session = onnxruntime.InferenceSession(workload.model().SerializeToString(), providers=["CPUExecutionProvider"])
+    (got,) = session.run(None, feeds_of(workload))
+    tensors = {name: torch.from_numpy(array) for name, array in workload.arrays().items()}
+    expected = workload.torch(torch, tensors).numpy()
+    assert got.shape == expected.shape
+    assert got.dtype == workload.out
+    tolerance = 1e-2 if workload.dtype == "float16" else 1e-4
+    np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.ort
+@pytest.mark.mlir
+@pytest.mark.iree_cpu
+def test_a_suite_is_measured_and_written(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"rows.{name}" for name in ("json", "markdown", "html")}
+    arguments = [word for name, path in files.items() for word in (f"--{name}", str(path))]
+    done = CliRunner().invoke(cli, ["bench", "--suite", "latency", "--filter", "add 16", "--rounds", "3", *arguments])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"add 16 +1 +\d", done.output)
+    document = json.loads(files["json"].read_text())
+    (found,) = document["rows"]
+    assert found["ours_ms"] > 0
+    assert found["onnxruntime_ms"] > 0
+    assert found["ratio_onnxruntime"] > 0
+    assert found["max_error"] == 0
+    assert (found["name"], found["threads"], found["problems"]) == ("add 16", 1, {})
+    assert document["summary"]["rows with onnxruntime, 1 threads"] == 1
+    assert "| add 16 | 1 |" in files["markdown"].read_text()
+    assert "<td>add 16</td>" in files["html"].read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a --suite, or models"),
+        (["--suite", "cpu", "--filter", "nothing is called so"], "no row has"),
+        (["--suite", "cpu", "--threads", "x"], "no list of numbers"),
+        (["--suite", "cpu", "--threads", "0"], "may use 1 to"),
+        (["--suite", "cpu", "--rounds", "0"], "at least one round"),
+        (["--suite", "none"], "'none' is not one of"),
+    ],
+)
+def test_usage(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(cli, ["bench", *arguments])
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_what_a_side_cannot_do_is_told(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"\x08\x07no model")
+    (found,) = measure([Subject("bad", {"path": str(bad)}, ("onnxruntime",))], threads=1, rounds=1)
+    assert found.onnxruntime_ms is None
+    assert "INVALID_PROTOBUF" in found.problems["onnxruntime"]
+    assert found.max_error is None
+
+
+def test_a_side_whose_process_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.sys, "executable", "/bin/false")
+    with pytest.raises(BenchError, match=r"ours: its process ended \(1\)"):
+        list(measure([Subject("x", {})], threads=1))
+
+
+def test_a_summary_by_hand() -> None:
+    found = summary([row(ratio=4.0), row("b", ratio=1.0), row("c", ratio=None), row("d", ratio=0.5, threads=2)])
+    assert found == {
+        "geometric mean over onnxruntime, 1 threads": 2.0,
+        "largest ratio over onnxruntime, 1 threads": 4.0,
+        "rows with onnxruntime, 1 threads": 2,
+        "geometric mean over onnxruntime, 2 threads": 0.5,
+        "largest ratio over onnxruntime, 2 threads": 0.5,
+        "rows with onnxruntime, 2 threads": 1,
+    }
+    assert run._ratio({"ours": [2.0, 2.0, 9.0], "torch": [1.0, 1.0, 1.0]}, "torch") == 2.0
+    assert run._ratio({"ours": [2.0]}, "torch") is None
+
+
+def test_pages_say_what_rows_say() -> None:
+    rows = [row("<b>", problems={"ours": "it broke"}), row("quick", ratio=1 / 3)]
+    page = html(rows, {"processor": "<x>"})
+    assert "&lt;b&gt;" in page
+    assert "processor: &lt;x&gt;" in page
+    assert page.count('class="slower"') == page.count('class="faster"') == 1
+    text = markdown(rows, {"processor": "x"})
+    assert "| quick | 1 | 2 | 1 | - | 0.333 | - | 1e-07 | plain |" in text
+    assert "* <b>: ours: it broke" in text
+    assert _bar(1.0) == (50.0, 0.0)
+    assert _bar(100.0) == (50.0, 50.0)
+    assert _bar(None) is None
+    begin, width = _bar(1 / 3) or (0, 0)
+    assert (round(begin, 6), round(width, 6)) == (0.0, 50.0)
