@@ -138,18 +138,16 @@ class Campaign:
         self._workers = [Worker(self.plan.setting, self.plan.limit, cache) for _ in range(self.plan.jobs)]
         try:
             self._workers[0].start()
-            threads = [threading.Thread(target=self._work, args=(each,), daemon=True) for each in self._workers]
-            for thread in threads:
-                thread.start()
+            ended = [self._begin(worker) for worker in self._workers]
             try:
-                while any(thread.is_alive() for thread in threads):
+                while not all(each.is_set() for each in ended):
                     say(self._state())
-                    for thread in threads:
-                        thread.join(timeout=1.0)
+                    for each in ended:
+                        each.wait(timeout=1.0)
             finally:
                 self.stop()
-                for thread in threads:
-                    thread.join()
+                for each in ended:
+                    each.wait()
         finally:
             for worker in self._workers:
                 worker.close()
@@ -175,6 +173,19 @@ class Campaign:
         }
 
     # ---- a thread for each worker
+
+    def _begin(self, worker: Worker) -> threading.Event:
+        """A thread; what is set when it ends. An interrupted `Thread.join` would hold a running thread for ended."""
+        ended = threading.Event()
+
+        def run() -> None:
+            try:
+                self._work(worker)
+            finally:
+                ended.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        return ended
 
     def _work(self, worker: Worker) -> None:
         try:
