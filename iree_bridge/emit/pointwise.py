@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from graph_api import DataType, PointwiseMode
+from graph_api import DataType, PointwiseMode, TensorAttr
 from graph_api.layout import broadcast_dims
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseNode
 from iree_bridge.emit.emitter import Emitter, Value, rule
@@ -22,12 +22,25 @@ def pointwise(e: Emitter, node: PointwiseNode) -> None:
         value = e.read(node.inputs["in_0"])
         e.write(node, "out_0", e.expand(e.cast(value, _identity_type(value.dtype, out.data_type)), out.dims))
         return
-    operands = [e.read(tensor, node.compute) for tensor in node.inputs.values()]
+    operands = [_operand(e, node, tensor) for tensor in node.inputs.values()]
     if _is_neutral(node):
         value = operands[0]
     else:
         value = MODE_RULES[mode](Elementwise(e, node.compute), node.attributes, *operands)
     e.write(node, "out_0", e.expand(value, out.dims))
+
+
+_PLAIN = frozenset(PointwiseMode[name] for name in ("ADD", "SUB", "MUL", "DIV", "MAX", "MIN"))
+
+
+def _operand(e: Emitter, node: PointwiseNode, tensor: TensorAttr) -> Value:
+    """An operand in the compute type. The optimiser does not see numbers that functions of DOUBLE are taken of.
+
+    What it makes of functions of them while it compiles is wrong (the tanh of -3 was 0), or ends it with SIGSEGV.
+    """
+    value = e.read(tensor, node.compute)
+    hidden = tensor.value is not None and node.compute is DataType.DOUBLE and node.attributes.mode not in _PLAIN
+    return e.barrier(value) if hidden else value
 
 
 def _is_neutral(node: PointwiseNode) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -35,3 +36,23 @@ def test_small_doubles_keep_their_digits(mode: str, exact: object) -> None:
     for number, got in zip(_NUMBERS, pack[y], strict=True):
         right = exact(Fraction(number))
         assert abs(Fraction(float(got)) - right) <= abs(right) * Fraction(4, 2**52), number
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("data_type", [DataType.DOUBLE, DataType.FLOAT], ids=lambda each: each.name)
+@pytest.mark.parametrize("number", [-3.0, 2.0])
+def test_functions_of_numbers_in_double(number: float, data_type: DataType) -> None:
+    """seeds 11000312 and 11000264: the compiler's tanh of a constant was 0, or its process ended."""
+    g = Graph("slopes", io_data_type=data_type, compute_data_type=DataType.DOUBLE)
+    dy, x = g.tensor("dy", dim=(3,)), g.scalar(number, data_type=DataType.FLOAT)
+    y = g.pointwise(PointwiseMode.TANH_BWD, dy, x).set_output(True)
+    z = g.pointwise(PointwiseMode.GELU_APPROX_TANH_BWD, dy, x).set_output(True)
+    g.validate()
+    pack = {dy: np.array([1.0, -2.0, 0.5], data_type.numpy), y: y.empty(), z: z.empty()}
+    build(g, "cpu").run(pack)
+    scale, cube = math.sqrt(2 / math.pi), 0.044715
+    t = math.tanh(scale * (number + cube * number**3))
+    gelu = 0.5 * (1 + t) + 0.5 * number * (1 - t * t) * scale * (1 + 3 * cube * number * number)
+    near = 1e-12 if data_type is DataType.DOUBLE else 1e-6
+    np.testing.assert_allclose(pack[y], pack[dy] * (1 - math.tanh(number) ** 2), rtol=near)
+    np.testing.assert_allclose(pack[z], pack[dy] * gelu, rtol=near)
