@@ -207,6 +207,30 @@ def test_flat_filters_in_another_layout(
     _assert_near(results, {out: _gradient_or_not("fprop", tensors, pack, dims, stride=tuple(stride))})
 
 
+@pytest.mark.parametrize("between", ["convolution", "activation"])
+def test_an_image_that_is_made_in_another_order_than_its_strides_say(between: str) -> None:
+    """seed 11000159 of `fusilli fuzz`: a value has no strides, but the filters behind it were laid as if it had."""
+    g = Graph("chain", io_data_type=F32)
+    dims = {"x": (1, 2, 8), "w": (4, 2, 1) if between == "convolution" else (4, 2, 3), "v": (3, 4, 3)}
+    x, w = (g.tensor(name, dim=dims[name]) for name in "xw")
+    v = g.tensor("v", dim=dims["v"]) if between == "convolution" else None
+    if v is not None:
+        y = g.conv_fprop(x, w).set_dim((1, 4, 8)).set_stride((32, 1, 4))
+        out = g.conv_fprop(y, v, stride=2).set_output(True)
+    else:
+        y = g.pointwise(PointwiseMode.NEG, x).set_dim((1, 2, 8)).set_stride((16, 1, 2))
+        out = g.conv_fprop(y, w, stride=2).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    arrays = [torch.from_numpy(np.asarray(each, np.float64)) for each in (pack[x], pack[w])]
+    if v is not None:
+        last = torch.from_numpy(np.asarray(pack[v], np.float64))
+        wanted = torch.nn.functional.conv1d(torch.nn.functional.conv1d(*arrays), last, stride=2)
+    else:
+        wanted = torch.nn.functional.conv1d(-arrays[0], arrays[1], stride=2)
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    _assert_near(results, {out: wanted.numpy()})
+
+
 @pytest.mark.parametrize("sizes", IN_FIVES_AND_SEVENS, ids=str)
 def test_few_rows_in_vectors_of_five_and_seven(sizes: tuple[int, int, int]) -> None:
     """The compiler aborted: "Cannot select"."""
