@@ -31,6 +31,7 @@ from iree_bridge.targets.variants import is_by_taps, is_channels_last
 
 __all__ = ["forward"]
 
+_INTEGERS: Final = (DataType.INT8, DataType.INT32)
 _FEW: Final = 8
 """Filters that are too few for a matrix of what they meet."""
 _TAPS_FIRST: Final = {1: (2, 1, 0), 2: (2, 3, 1, 0), 3: (2, 3, 4, 1, 0)}
@@ -45,24 +46,28 @@ _PARTS: Final = 64
 def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None:
     """The forward convolution of x [N, C, spatial...] and w [K, C/g, filter...], logical; None: the torch form serves.
 
-    Served are f32 operands: depthwise ones for the most part, and those of one group but for a few filters of stride 1,
-    for which the compiler's loops cost less than copying what the filters meet.
+    Served are f32 operands: depthwise ones for the most part, and others but for a few filters of stride 1, for which
+    the compiler's loops cost less than copying what the filters meet. Integers of 8 and 32 bits in one group.
     """
-    if not has_tiles(e) or (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
+    if not has_tiles(e):
         return None
     is_last = is_channels_last(node.inputs["x"])
+    conv = _Conv.of(node.attributes, x, w, is_last=is_last)
+    if x.dtype in _INTEGERS and node.compute in (DataType.INT32, DataType.FLOAT) and node.groups == 1:
+        return _of_integers(e, conv, x, w)
+    if (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
+        return None
     if node.groups == 1:
         if w.dims[0] < _FEW and max(node.attributes.stride) == 1 and math.prod(w.dims[2:]) > 1:
             return None
         # y may be virtual; a result of the graph has the layout in which the product is to be written.
         result = next((t for t in e.graph.arguments().outputs if t.rank == len(x.dims)), node.inputs["x"])
-        conv = _Conv.of(node.attributes, x, w, is_last=is_last)
         if not is_channels_last(result):
             return _channels_first(e, conv, x, w)
         return _channels_last(e, conv, x, w, by_taps=is_by_taps(node.inputs["w"]))
     if node.groups == x.dims[1] == w.dims[0]:
         return depthwise(e, node.attributes, x, w, is_last=is_last)
-    return None
+    return _in_groups(e, conv, x, w, node.groups) if w.dims[1] > 1 else None
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,37 @@ def _channels_first(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
     return _joined(e, made, 2)
 
 
+def _in_groups(e: Emitter, conv: _Conv, x: Value, w: Value, groups: int) -> Value:
+    """A product for each group: its filters by the matrix of what they meet, places side by side."""
+    image, share, taps = _framed(e, conv, x), conv.k // groups, conv.taps // groups
+    filters = e.reshape(w, (groups, share, taps))
+    made: list[Value] = []
+    for rows in conv.parts(in_turn=False):
+        matrix = _matrix(e, conv, image, rows, last=False)
+        places = len(rows) * math.prod(conv.out[1:])
+        matrix = e.reshape(matrix, (conv.n, groups, taps, places))
+        if conv.n == 1:
+            y = by_columns(e, filters, e.reshape(matrix, (groups, taps, places)))
+        else:
+            y = by_columns(e, filters, e.barrier(e.permute(matrix, (1, 0, 2, 3))))
+            y = e.permute(y, (1, 0, 2, 3))
+        made.append(e.reshape(y, (conv.n, conv.k, len(rows), *conv.out[1:])))
+    return _joined(e, made, 2)
+
+
+def _of_integers(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
+    """One product, whose sums have 32 bits: the compiler's loops over windows of integers are not vectors."""
+    image = _framed(e, conv, x)
+    filters = e.reshape(e.permute(w, _TAPS_FIRST[len(conv.size)]), (conv.taps, conv.k))
+    made: list[Value] = []
+    for rows in conv.parts(in_turn=False):
+        matrix = _matrix(e, conv, image, rows, last=True)
+        matrix = e.reshape(matrix, (math.prod(matrix.dims) // conv.taps, conv.taps))
+        y = e.op("aten.mm", (matrix.dims[0], conv.k), DataType.INT32, matrix, filters)
+        made.append(e.reshape(y, (conv.n, len(rows), *conv.out[1:], conv.k)))
+    return e.permute(_joined(e, made, 1), conv.axes_first)
+
+
 def _framed(e: Emitter, conv: _Conv, x: Value) -> Value:
     """Padded x, in the order of its memory; what no window meets is cut off where the compiler checks for it."""
     frame = met(conv.a, conv.size, conv.window, conv.out)
@@ -203,7 +239,7 @@ def _matrix(
     places = [f"{met_at[i]} * {a.stride[i]} + {at[f'window{i}']} * {a.dilation[i]}" for i in range(rank)]
     index = [at["n"], *places, at["c"]] if conv.is_last else [at["n"], at["c"], *places]
     dims = tuple(size for _, size in loops)
-    source, result = (builtin_tensor(d, DataType.FLOAT) for d in (image.dims, dims))
+    source, result = (builtin_tensor(d, image.dtype) for d in (image.dims, dims))
     given, operands, body, element = f"%x: {source}", [Operand("%x", source, index)], list[str](), "%i0"
     if after is not None:
         for axis in range(len(after.dims)):
@@ -234,7 +270,7 @@ def _matrix(
         "}",
     ]
     values = [image] if after is None else [image, after]
-    return e.call("\n".join(lines), values, dims, DataType.FLOAT)
+    return e.call("\n".join(lines), values, dims, image.dtype)
 
 
 def _joined(e: Emitter, parts: Sequence[Value], axis: int) -> Value:
@@ -242,7 +278,7 @@ def _joined(e: Emitter, parts: Sequence[Value], axis: int) -> Value:
         return parts[0]
     dims = list(parts[0].dims)
     dims[axis] = sum(part.dims[axis] for part in parts)
-    return e.op("aten.cat", dims, DataType.FLOAT, e.list([part.ssa for part in parts]), axis)
+    return e.op("aten.cat", dims, parts[0].dtype, e.list([part.ssa for part in parts]), axis)
 
 
 def _panels(e: Emitter, w: Value) -> Value:
