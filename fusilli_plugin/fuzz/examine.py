@@ -111,9 +111,10 @@ _COMPLAINT: Final = re.compile(r"\berror\b|LLVM ERROR|[Aa]ssert", re.IGNORECASE)
 
 
 def _words(text: str) -> str:
-    """The line that says what is wrong."""
+    """The line that says what is wrong; where there are several, the first only says of which graph."""
     lines = text.splitlines() or [""]
-    line = next((line for line in lines[1:] if _COMPLAINT.search(line)), lines[0])
+    told = lines[1:] or lines
+    line = next((line for line in told if _COMPLAINT.search(line)), told[0])
     line = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|(/[\w.+-]+)+", "_", line)
     return re.sub(r"%?\w*\d[\w.]*", "#", line)[:160]
 

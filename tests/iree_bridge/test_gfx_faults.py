@@ -221,12 +221,12 @@ def test_an_image_that_is_made_in_another_order_than_its_strides_say(between: st
         y = g.pointwise(PointwiseMode.NEG, x).set_dim((1, 2, 8)).set_stride((16, 1, 2))
         out = g.conv_fprop(y, w, stride=2).set_output(True)
     pack = g.validate().random_inputs(seed=2)
-    arrays = [torch.from_numpy(np.asarray(each, np.float64)) for each in (pack[x], pack[w])]
+    image, first = (torch.from_numpy(np.asarray(each, np.float64)) for each in (pack[x], pack[w]))
     if v is not None:
         last = torch.from_numpy(np.asarray(pack[v], np.float64))
-        wanted = torch.nn.functional.conv1d(torch.nn.functional.conv1d(*arrays), last, stride=2)
+        wanted = torch.nn.functional.conv1d(torch.nn.functional.conv1d(image, first), last, stride=2)
     else:
-        wanted = torch.nn.functional.conv1d(-arrays[0], arrays[1], stride=2)
+        wanted = torch.nn.functional.conv1d(-image, first, stride=2)
     results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
     _assert_near(results, {out: wanted.numpy()})
 

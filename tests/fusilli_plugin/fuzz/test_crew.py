@@ -91,6 +91,9 @@ def test_signatures_have_no_names_and_numbers() -> None:
     assert one.signature != Verdict("failed", "run", "does not run", "the host 'x' said 17").signature
     compile_ = Verdict("failed", "run", "compile refused", "graph 'a' could not be compiled\nx:1: error: bad shape 3x4")
     assert "bad shape" in compile_.signature[2]
+    refused = "graph 'a' could not be compiled\n  node 'b': 'vector.store' op {} restricted\nnor in the other forms"
+    two = [Verdict("failed", "run", "compile refused", refused.format(word)) for word in ("is", "was")]
+    assert two[0].signature != two[1].signature
 
 
 def test_a_setting_that_is_not_there_is_an_error(tmp_path: Path) -> None:
