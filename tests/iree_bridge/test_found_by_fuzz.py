@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from graph_api import DataType, Graph, PointwiseMode
+from graph_api import CompileError, DataType, Graph, PointwiseMode
 from iree_bridge import build
 
 _NUMBERS = (-1e-300, -3e-20, -(2.0**-30), -2.17e-4, -1e-3, -(2.0**-9))
@@ -56,3 +56,25 @@ def test_functions_of_numbers_in_double(number: float, data_type: DataType) -> N
     near = 1e-12 if data_type is DataType.DOUBLE else 1e-6
     np.testing.assert_allclose(pack[y], pack[dy] * (1 - math.tanh(number) ** 2), rtol=near)
     np.testing.assert_allclose(pack[z], pack[dy] * gelu, rtol=near)
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.xfail(
+    strict=True, raises=CompileError, reason="'vector.store' restricted to workgroup distributed contexts"
+)
+def test_integer_images_in_an_odd_order_that_are_read_twice() -> None:
+    """seed 1006050, open: support serves it, and the compiler refuses it."""
+    g = Graph("twice", io_data_type=DataType.INT32, compute_data_type=DataType.INT32)
+    x = g.tensor("x", dim=(5, 3, 2, 8), stride=(2, 360, 12, 36))
+    w = g.tensor("w", dim=(3, 1, 1, 1))
+    least, most = g.tensor("least", dim=(1, 1, 1, 1), data_type=DataType.UINT8), g.tensor("most", dim=(1, 1, 1, 1))
+    y = g.conv_fprop(x, w, pre_padding=(0, 1), post_padding=(0, 1), stride=(2, 3)).set_output(True)
+    y.set_dim((5, 3, 1, 4)).set_stride((12, 4, 4, 1))
+    middle = g.pointwise(PointwiseMode.MAX, x, least).set_dim((5, 3, 2, 8)).set_stride((1, 80, 5, 10))
+    z = g.pointwise(PointwiseMode.MIN, most, middle).set_output(True)
+    z.set_dim((5, 3, 2, 8)).set_stride((2, 42, 14, 210))
+    pack = g.validate().random_inputs(seed=1) | {y: y.empty(), z: z.empty()}
+    build(g, "cpu").run(pack)
+    padded = np.pad(pack[x], ((0, 0), (0, 0), (0, 0), (1, 1)))
+    np.testing.assert_array_equal(pack[y], padded[:, :, ::2, ::3] * pack[w].reshape(1, 3, 1, 1))
+    np.testing.assert_array_equal(pack[z], np.minimum(pack[most], np.maximum(pack[x], np.int32(pack[least]))))
