@@ -1,4 +1,4 @@
-"""A fusion test for pytest: a fused graph, its steps run one by one, and PyTorch agree, under several compiler flags.
+"""A fusion test for pytest: a fused graph, its steps run one by one, and float64 agree, under several compiler flags.
 
 Needs PyTorch and pytest (pip install pytest 'fusilli-plugin[torch]').
 
@@ -9,41 +9,41 @@ import numpy as np
 import pytest
 import torch
 
+from fusilli_plugin.testing import assert_fusion_right, place
 from graph_api import DataType, Graph, PointwiseMode
-from iree_bridge import Options, build
+from iree_bridge import Options
 
-STEPS = ("conv", "bias", "relu")
 FLAGS = {"default": (), "aggressive fusion": ("--iree-dispatch-creation-enable-aggressive-fusion",)}
+DIMS = {"x": (2, 8, 16, 16), "w": (16, 8, 3, 3), "b": (1, 16, 1, 1)}
 
 
-def run(steps: tuple[str, ...], arrays: dict[str, np.ndarray], options: Options) -> np.ndarray:
-    g = Graph("_".join(steps), io_data_type=DataType.FLOAT)
-    y = g.tensor("x", dim=arrays["x"].shape)
-    if "conv" in steps:
-        y = g.conv_fprop(y, g.tensor("w", dim=arrays["w"].shape), padding=(1, 1))
-    if "bias" in steps:
-        y = g.pointwise(PointwiseMode.ADD, y, g.tensor("b", dim=arrays["b"].shape))
-    if "relu" in steps:
-        y = g.pointwise(PointwiseMode.RELU_FWD, y)
-    y.set_output(True)
-    pack = {tensor: arrays[tensor.name] for tensor in g.arguments().inputs} | {y: y.empty()}
-    build(g, device="cpu", options=options).run(pack)
-    return pack[y]
+@pytest.fixture
+def graph() -> Graph:
+    g = Graph("conv_bias_relu", io_data_type=DataType.FLOAT)
+    x, w, b = (g.tensor(name, dim=dims) for name, dims in DIMS.items())
+    y = g.conv_fprop(x, w, padding=(1, 1))
+    y = g.pointwise(PointwiseMode.ADD, y, b)
+    g.pointwise(PointwiseMode.RELU_FWD, y).set_output(True)
+    return g.validate()
+
+
+@pytest.fixture
+def arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {name: rng.standard_normal(dims).astype(np.float32) for name, dims in DIMS.items()}
 
 
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
-def test_fused_graph_and_steps_and_pytorch_agree(flags: tuple[str, ...]) -> None:
+def test_fused_graph_and_steps_and_float64_agree(
+    flags: tuple[str, ...], graph: Graph, arrays: dict[str, np.ndarray]
+) -> None:
     options = Options.from_env(extra_flags=flags)  # they come after the target's own, so they win
-    rng = np.random.default_rng(0)
-    dims = {"x": (2, 8, 16, 16), "w": (16, 8, 3, 3), "b": (1, 16, 1, 1)}
-    arrays = {name: rng.standard_normal(each).astype(np.float32) for name, each in dims.items()}
-    fused, y = run(STEPS, arrays, options), arrays["x"]
-    for step in STEPS:
-        y = run((step,), arrays | {"x": y}, options)
+    worst = assert_fusion_right(graph, device=place("cpu", options=options), inputs=arrays)
+    assert 0 < worst["fused"] <= 1  # of each element's own bound
 
-    x, w, b = (torch.from_numpy(arrays[name]).double() for name in ("x", "w", "b"))
+
+def test_float64_is_what_pytorch_computes(graph: Graph, arrays: dict[str, np.ndarray]) -> None:
+    x, w, b = (torch.from_numpy(array).double() for array in arrays.values())
     expected = torch.nn.functional.conv2d(x, w, padding=1).add(b).relu().numpy()
-    magnitude = torch.nn.functional.conv2d(x.abs(), w.abs(), padding=1).add(b.abs()).numpy()
-    tolerance = 73 * 2.0**-24 * magnitude  # of each element: the sum of 8 * 3 * 3 products and a bias in float32
-    assert np.all(abs(fused - expected) <= tolerance)
-    assert np.all(abs(y - expected) <= tolerance)
+    (found,) = graph.reference(arrays).values()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)

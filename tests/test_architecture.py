@@ -58,6 +58,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "rich": ("fusilli_plugin/cli/",),
     "jinja2": ("fusilli_plugin/report/page.py", "fusilli_plugin/bench/page.py"),
     "cffi": ("fusilli_plugin/",),
+    "hypothesis": ("fusilli_plugin/testing/strategies.py",),
+    "pytest": ("fusilli_plugin/testing/",),
     "_cffi_backend": ("fusilli_plugin/edge/link.py",),
 }
 

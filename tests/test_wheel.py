@@ -16,8 +16,8 @@ ROOT = Path(__file__).parent.parent
 
 # Each is there for a command of `fusilli`, or README.md names it. What developers alone run is in tests/support.
 CHECKS = {
-    "__init__", "demo", "drivers", "environment", "fusion", "fusion_cases", "graph_dump", "model_block", "model_check",
-    "onnx_backend", "picture", "plugins", "selftest",
+    "__init__", "arrays", "demo", "drivers", "environment", "fusion", "fusion_cases", "graph_dump", "model_block",
+    "model_check", "onnx_backend", "picture", "plugins", "selftest",
 }  # fmt: skip
 
 
@@ -67,6 +67,13 @@ def test_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     libraries = ("fusilli_plugin/lib/libfusilli_plugin.so", "fusilli_plugin/emulator/lib/libgfx_emulator.so")
     assert {*libraries, "iree_bridge/runtime/host/lib/libfusilli_launcher.so"} <= set(names)
     assert {"fusilli_plugin/emulator/core/core.c", "fusilli_plugin/report/templates/page.html"} <= set(names)
+
+
+def test_pytest_finds_its_plugin(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (entry_points,) = [name for name in archive.namelist() if name.endswith("dist-info/entry_points.txt")]
+        text = archive.read(entry_points).decode()
+    assert "[pytest11]\nfusilli = fusilli_plugin.testing.pytest_plugin\n" in text
 
 
 @pytest.mark.iree_cpu

@@ -1,8 +1,4 @@
-"""The fusion suite: a fused graph, its nodes one by one, and float64 must agree, element by element.
-
-Three comparisons per case, each against the bounds of ``graph_api.numerics``: fused with float64, step by step with
-float64, and fused with step by step (twice the bound, since both may be off).
-"""
+"""The fusion suite: what `fusilli_plugin.testing.fusion` compares, for a list of cases, with a report."""
 
 from __future__ import annotations
 
@@ -11,18 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
-
 from fusilli_plugin.checks.fusion_cases import FusionCase
 from fusilli_plugin.emulator import Emulator
-from graph_api import ExecutionError, FusilliError, Graph, TensorAttr, numerics
-from graph_api.split import node_graphs
-from iree_bridge import Device, Options, Target, build, support
+from fusilli_plugin.testing.fusion import compare, steps
+from fusilli_plugin.testing.places import DevicePlace, EmulatedPlace
+from graph_api import FusilliError, Graph, numerics
+from iree_bridge import Device, Options, Target, support
 from iree_bridge.compile.compiler import compile_code
 
 __all__ = ["FusionResult", "junit", "run_case"]
-
-Arrays = dict[TensorAttr, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -73,12 +66,12 @@ def run_case(
             dispatches[str(target)] = _dispatches(graph, target, device, options)
         say(f"running on {device}")
         inputs = case.inputs(graph)
-        fused = _run(graph, inputs, device, options)
-        steps = _run_steps(graph, inputs, device, options, say)
+        where = EmulatedPlace(device) if isinstance(device, Emulator) else DevicePlace(device, options)
+        fused, alone = where.run(graph, inputs), steps(graph, inputs, where, say)
     except FusilliError as error:
         return FusionResult(case.id, "failed", None, None, None, dispatches, str(error))
     say("computing the float64 reference")
-    return _compare(case, graph, inputs, fused, steps, dispatches)
+    return _judged(case, compare(graph, numerics.evaluate(graph, inputs), fused, alone), dispatches)
 
 
 def _dispatches(graph: Graph, target: Target, device: Device | Emulator, options: Options) -> int | None:
@@ -87,46 +80,9 @@ def _dispatches(graph: Graph, target: Target, device: Device | Emulator, options
     return compile_code(graph, target, options).dispatches
 
 
-def _run(graph: Graph, inputs: Arrays, device: Device | Emulator, options: Options) -> Arrays:
-    if isinstance(device, Emulator):
-        return device.run(graph, inputs)[0]
-    results = {tensor: tensor.memory() for tensor in graph.arguments().outputs}
-    build(graph, device, options=options).run({**inputs, **results})
-    return results
-
-
-def _run_steps(
-    graph: Graph, inputs: Arrays, device: Device | Emulator, options: Options, say: Callable[[str], None]
-) -> Arrays:
-    """The results of the graph, node by node; what one node writes the next reads."""
-    known = {tensor.name: array for tensor, array in inputs.items()}
-    alone = node_graphs(graph)
-    for number, step in enumerate(alone, start=1):
-        say(f"compiling and running node {number} of {len(alone)} alone")
-        pack = {tensor: known[tensor.name] for tensor in step.arguments().inputs}
-        try:
-            results = _run(step, pack, device, options)
-        except ExecutionError as error:
-            raise ExecutionError(f"node {number} of {len(alone)} alone: {error}") from error
-        known |= {tensor.name: array for tensor, array in results.items()}
-    return {tensor: known[tensor.name] for tensor in graph.arguments().outputs}
-
-
-def _compare(
-    case: FusionCase, graph: Graph, inputs: Arrays, fused: Arrays, steps: Arrays, dispatches: Mapping[str, int | None]
+def _judged(
+    case: FusionCase, worst: Mapping[str, numerics.Comparison], dispatches: Mapping[str, int | None]
 ) -> FusionResult:
-    exact = numerics.evaluate(graph, inputs)
-    worst: dict[str, numerics.Comparison] = {}
-    for tensor in graph.arguments().outputs:
-        value, bound = exact.values[tensor], exact.errors[tensor]
-        found = {
-            "fused": numerics.compare(tensor, fused[tensor], value, bound),
-            "steps": numerics.compare(tensor, steps[tensor], value, bound),
-            "between": numerics.compare(tensor, fused[tensor], steps[tensor].astype(np.float64), 2 * bound),
-        }
-        for name, comparison in found.items():
-            if name not in worst or comparison.max_ratio > worst[name].max_ratio:
-                worst[name] = comparison
     wrong = [f"{name}: {comparison}" for name, comparison in worst.items() if not comparison.ok]
     ratios = {name: comparison.max_ratio for name, comparison in worst.items()}
     return FusionResult(

@@ -26,6 +26,8 @@ _COMMANDS = {
     "explain": ("explain", "explain"),
     "engines": ("engines", "engines"),
     "check": ("check", "check"),
+    "fuzz": ("fuzz", "fuzz"),
+    "reduce": ("reduce", "reduce_"),
     "doctor": ("doctor", "doctor"),
     "cache": ("cache", "cache"),
     "replay": ("replay", "replay"),

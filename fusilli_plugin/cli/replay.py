@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,9 @@ from fusilli_ground.texts import host_text
 from fusilli_plugin.checks.graph_dump import is_dump, load_dump
 from fusilli_plugin.cli.base import command, device_option, echo, echo_text, json_option, print_json, progress
 from fusilli_plugin.cli.run_model import ModelRun, run_model
+from fusilli_plugin.fuzz.capsules import FINDING, is_capsule, read_finding
+from fusilli_plugin.fuzz.cases import load_case
+from fusilli_plugin.fuzz.crew import Worker
 from graph_api import CompileError, GraphError, TensorAttr, numerics
 from iree_bridge import Options, build
 from iree_bridge.compile import compiler, reproducer
@@ -21,6 +25,7 @@ __all__ = ["replay"]
 # What the ONNX Runtime provider's option `dump` writes for each group, and what a failed compile leaves.
 _GROUP: Final = ("model.onnx", "program.json")
 _FAILURE: Final = "versions.json"
+_SECONDS: Final = 600.0
 
 
 @command("replay")
@@ -37,6 +42,8 @@ def replay(ctx: click.Context, folder: Path, show: bool, device: str | None, as_
     the ONNX Runtime provider wrote for a group of nodes (its option "dump"): the group is compiled again, run on random
     inputs, and each of its graphs compared with ONNX Runtime's CPU provider.
 
+    Or one that `fusilli fuzz` or `fusilli reduce` wrote: it is examined again, as it was then.
+
     A failed compile: the flags are shown first; they may name files, so a folder that
     others can write to is refused. Exit code 1 if the compile still fails.
 
@@ -47,6 +54,8 @@ def replay(ctx: click.Context, folder: Path, show: bool, device: str | None, as_
       fusilli replay model.graph7
       fusilli replay dump/0a1b2c3d4e5f6071 --device cpu
     """
+    if is_capsule(folder):
+        ctx.exit(_examine_again(folder, device, show, as_json))
     if is_dump(folder):
         ctx.exit(_run_dump(folder, device, show, as_json))
     if all((folder / name).is_file() for name in _GROUP):
@@ -56,7 +65,7 @@ def replay(ctx: click.Context, folder: Path, show: bool, device: str | None, as_
             f"{folder}: there is nothing to replay. A failed compile leaves a folder with {_FAILURE}, flags.txt and "
             "module.mlir or graph.json, which the error names; `fusilli run MODEL --dump-graph N` writes dump.json, "
             "graph.json and .npy files; the ONNX Runtime provider's option dump makes folders with "
-            f"{' and '.join(_GROUP)}"
+            f"{' and '.join(_GROUP)}; `fusilli fuzz` and `fusilli reduce` write {FINDING}"
         )
     if device is not None:
         raise click.UsageError("--device is for what runs; a failed compile is for the target that it names")
@@ -80,6 +89,32 @@ def replay(ctx: click.Context, folder: Path, show: bool, device: str | None, as_
     elif not show:
         echo("it compiles now")
     ctx.exit(0 if error is None else 1)
+
+
+def _examine_again(folder: Path, device: str | None, show: bool, as_json: bool) -> int:
+    """Examines a finding of `fusilli fuzz` where it was found; 1 if it still fails."""
+    if device is not None:
+        raise click.UsageError("--device is for what ran once; a finding is examined where it was found")
+    setting, verdict = read_finding(folder)
+    document: dict[str, object] = {"setting": str(setting), "check": verdict.check, "kind": verdict.kind}
+    if show:
+        print_json(document | {"text": verdict.text}) if as_json else echo(
+            f"on {setting}: {verdict.check}: {verdict.kind}", *verdict.text.splitlines()
+        )
+        return 0
+    with (
+        tempfile.TemporaryDirectory(prefix="fusilli-replay-") as cache,
+        Worker(setting, _SECONDS, Path(cache)) as worker,
+        progress() as step,
+    ):
+        step.say(f"examining it on {setting}")
+        found = worker.examine(load_case(folder))
+    if as_json:
+        print_json(document | {"outcome": found.outcome, "text": found.text})
+    else:
+        how = f": {found.check}: {found.kind}" if found.check else ""
+        echo(f"on {setting}: {found.outcome}{how}", *found.text.splitlines())
+    return 1 if found.outcome == "failed" else 0
 
 
 def _compile_again(failed: reproducer.Reproducer) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from fusilli_plugin.cli.arrays import load_inputs, save_outputs
+from fusilli_plugin.checks.arrays import load_inputs, save_outputs
 from fusilli_plugin.cli.base import (
     command,
     device_option,
@@ -123,7 +123,7 @@ def run(
         raise click.UsageError(f"{graph_file} is a graph; --help says which options are for models")
     artifact = Artifact.load(graph_file) if kind is Kind.SAVED_GRAPH else None
     graph = load_graph(graph_file) if artifact is None else artifact.graph
-    arrays = load_inputs(graph, inputs) if inputs else graph.random_inputs(seed)
+    arrays = load_inputs(graph, inputs, lambda text: echo(text, err=True)) if inputs else graph.random_inputs(seed)
     results = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
     with progress() as step:
         step.say(f"building '{graph.name}' for {device}")

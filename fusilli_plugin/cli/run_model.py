@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from fusilli_ground.files import write_whole
+from fusilli_plugin.checks.arrays import save_arrays
 from fusilli_plugin.checks.graph_dump import Dump, require_new, save_dump
-from fusilli_plugin.cli.arrays import save_arrays
 from fusilli_plugin.cli.base import echo, print_json, print_table, progress
 from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (

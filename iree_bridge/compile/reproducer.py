@@ -20,7 +20,7 @@ from typing import Any, Final
 from graph_api.errors import FusilliError
 from iree_bridge.targets.target import Target
 
-__all__ = ["Reproducer", "load", "save"]
+__all__ = ["Reproducer", "load", "require_own", "save", "write"]
 
 _LOG = logging.getLogger(__name__)
 _FORMAT: Final = 1
@@ -77,13 +77,22 @@ def save(failures: Path, reproducer: Reproducer, *, keep: int) -> Path | None:
         if failures.is_symlink():
             raise NotADirectoryError(errno.ENOTDIR, "a link is not followed", str(failures))
         folder.mkdir(mode=0o700)
-        for file_name, text in _files(reproducer).items():
-            _write(folder / file_name, text)
+        write(folder, reproducer)
         _prune(failures, keep)
     except OSError as error:
         _LOG.warning("the failed compile could not be kept in %s: %s", failures, error)
         return None
     return folder
+
+
+def write(folder: Path, reproducer: Reproducer) -> None:
+    """Write a reproducer's files into a folder that has none of these names.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    for name, text in _files(reproducer).items():
+        _write(folder / name, text)
 
 
 def load(folder: Path) -> Reproducer:
@@ -168,6 +177,19 @@ def _read(path: Path) -> str | None:
         if status.st_size > _MAX_FILE:
             raise FusilliError(f"{path} has {status.st_size} bytes; the limit is {_MAX_FILE}")
         return file.read().decode()
+
+
+def require_own(path: Path) -> None:
+    """Refuse a file or folder that others can write to: what it says is to be run.
+
+    Raises:
+        FusilliError: they can, or it cannot be read.
+    """
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise FusilliError(f"{path} cannot be read: {error}") from error
+    _check_owner(path, status)
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:

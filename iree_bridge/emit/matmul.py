@@ -35,18 +35,19 @@ def matmul(e: Emitter, node: MatmulNode) -> None:
         operand = result = (
             DataType.INT64
         )  # in 32 bits the kernel spills hundreds of registers; the low half is the same
-    packed = a.data_type.is_packed and b.data_type.is_packed
-    apart = packed and operand.is_float and e.target.is_gpu
+    converted = all(tensor.data_type is not operand for tensor in (a, b))
+    apart = converted and operand.is_float and e.target.is_gpu
     left, right = (widened(e, _unpacked(e, tensor, apart=apart), operand) for tensor in (a, b))
     e.write(node, "c", product(e, left, right, result, across=across))
 
 
 def _unpacked(e: Emitter, tensor: TensorAttr, *, apart: bool) -> Value:
-    """The tensor as it is carried; ``apart``: unpacked by a kernel of its own.
+    """The tensor as it is carried; ``apart``: of less than 8 bits, unpacked by a kernel of its own.
 
-    One that unpacks both operands and multiplies reads registers that nobody wrote, see ``docs/gpu_findings.md``.
+    One that unpacks an operand, converts or unpacks the other and multiplies reads registers that nobody wrote, see
+    ``docs/gpu_findings.md``.
     """
-    if not apart:
+    if not apart or not tensor.data_type.is_packed:
         return e.read(tensor)
     return e.cast(e.barrier(e.read(tensor, tensor.data_type)), carried(tensor.data_type))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from graph_api import DataType, PointwiseMode
+from graph_api import DataType, PointwiseMode, TensorAttr
 from graph_api.layout import broadcast_dims
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseNode
 from iree_bridge.emit.emitter import Emitter, Value, rule
@@ -22,12 +22,25 @@ def pointwise(e: Emitter, node: PointwiseNode) -> None:
         value = e.read(node.inputs["in_0"])
         e.write(node, "out_0", e.expand(e.cast(value, _identity_type(value.dtype, out.data_type)), out.dims))
         return
-    operands = [e.read(tensor, node.compute) for tensor in node.inputs.values()]
+    operands = [_operand(e, node, tensor) for tensor in node.inputs.values()]
     if _is_neutral(node):
         value = operands[0]
     else:
         value = MODE_RULES[mode](Elementwise(e, node.compute), node.attributes, *operands)
     e.write(node, "out_0", e.expand(value, out.dims))
+
+
+_PLAIN = frozenset(PointwiseMode[name] for name in ("ADD", "SUB", "MUL", "DIV", "MAX", "MIN"))
+
+
+def _operand(e: Emitter, node: PointwiseNode, tensor: TensorAttr) -> Value:
+    """An operand in the compute type. The optimiser does not see numbers that functions of DOUBLE are taken of.
+
+    What it makes of functions of them while it compiles is wrong (the tanh of -3 was 0), or ends it with SIGSEGV.
+    """
+    value = e.read(tensor, node.compute)
+    hidden = tensor.value is not None and node.compute is DataType.DOUBLE and node.attributes.mode not in _PLAIN
+    return e.barrier(value) if hidden else value
 
 
 def _is_neutral(node: PointwiseNode) -> bool:
@@ -97,8 +110,18 @@ class Elementwise:
         """tanh; of f64 as -u/(u + 2), u = expm1(-2|x|), with the sign of x: the CPU target has no tanh of f64."""
         if self.dtype is not DataType.DOUBLE:
             return self.unary("tanh", x)
-        u = self.unary("expm1", self.scale(self.unary("abs", x), -2.0))
+        u = self.expm1(self.scale(self.unary("abs", x), -2.0))
         return self.mul(self.unary("sign", x), self.div(self.unary("neg", u), self.shift(u, 2.0)))
+
+    def expm1(self, x: Value) -> Value:
+        """exp(x) - 1 of what is at most 0; of f64 by x / log(exp(x)): for the CPU it is a difference, which cancels."""
+        if self.dtype is not DataType.DOUBLE or self.e.target.is_gpu:
+            return self.unary("expm1", x)
+        w = self.unary("exp", x)
+        less = self.shift(w, -1.0)
+        made = self.mul(less, self.div(x, self.unary("log", w)))
+        made = self.select(self.compare("eq", w, 0.0), less, made)
+        return self.select(self.compare("eq", w, 1.0), x, made)
 
     def compare(self, name: str, x: Value, y: Value | float) -> Value:
         """A boolean tensor."""
@@ -281,7 +304,7 @@ def _swish_bwd(t: Elementwise, a: PointwiseAttributes, dy: Value, x: Value) -> V
 
 
 def _elu_fwd(t: Elementwise, a: PointwiseAttributes, x: Value) -> Value:
-    below = t.scale(t.unary("expm1", x), _one(a.elu_alpha))
+    below = t.scale(t.expm1(x), _one(a.elu_alpha))
     return t.select(t.compare("gt", x, 0.0), x, below)
 
 

@@ -7,17 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fusilli_plugin.testing.graphs.inputs import attention_results
 from graph_api import DataType, Graph
 from tests.cases import OpCase, Pack
 from tests.cases.sdpa import _SHAPES, _SHORT, _SMALL, _WINDOWS, Dims, _sizes, _strides
 
 D = DataType
 _ALL = ("llvm-cpu", "rocm", "cuda")
-_PORTS = {
-    "bias": "attn_mask", "attn_scale": "scale", "seq_len_q": "seq_len_q", "seq_len_kv": "seq_len_kv",
-    "dropout_mask": "dropout_mask", "dropout_scale": "dropout_scale",
-}  # fmt: skip
-"""What attention itself needs of the options that are tensors."""
 
 
 def graph(
@@ -78,34 +74,6 @@ def _wide(dtype: DataType) -> DataType:
     return D.DOUBLE if dtype is D.DOUBLE else D.FLOAT
 
 
-def forward(backward: Graph, pack: Pack) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """o and stats of the attention that a graph of gradients belongs to, in float64."""
-    (node,) = backward.nodes
-    a: Any = node.attributes
-    g = Graph("forward", io_data_type=D.DOUBLE, compute_data_type=D.DOUBLE)
-    made, given = {}, {}
-    sources = {"q": "q", "k": "k", "v": "v", **_PORTS, "sink_token": "sink_token"}
-    for name, port in sources.items():
-        source = node.inputs.get(port)
-        if source is not None:
-            made[name] = g.tensor(name, dim=source.dims, data_type=source.data_type)
-            given[made[name]] = pack[source]
-    q, k, v = (made.pop(name) for name in "qkv")
-    made.setdefault("attn_scale", a.attn_scale_value)
-    results = g.sdpa(
-        q, k, v, generate_stats=True, padding_mask=a.padding_mask, causal_mask=a.causal_mask,
-        causal_mask_bottom_right=a.causal_mask_bottom_right, diagonal_band_left_bound=a.left_bound,
-        diagonal_band_right_bound=a.right_bound, diagonal_alignment=a.diagonal_alignment, alibi_mask=a.alibi_mask,
-        **made,
-    )  # fmt: skip
-    assert results.stats is not None
-    results.o.set_output()
-    results.stats.set_output()
-    with np.errstate(all="ignore"):
-        found = g.validate().reference(given)
-    return found[results.o], found[results.stats]
-
-
 def inputs(change: Callable[[dict[str, np.ndarray[Any, Any]]], None] | None = None) -> Callable[[Graph], Pack]:
     """Random inputs, with the o and stats that attention makes of them."""
 
@@ -118,7 +86,8 @@ def inputs(change: Callable[[dict[str, np.ndarray[Any, Any]]], None] | None = No
             named["dropout_scale"][...], named["dropout_scale_inv"][...] = 2.0, 0.5
         if change is not None:
             change(named)
-        o, stats = forward(graph, pack)
+        (node,) = graph.nodes
+        o, stats = attention_results(node, pack)
         named["o"][...] = o.astype(named["o"].dtype)
         named["stats"][...] = stats.reshape(named["stats"].shape).astype(named["stats"].dtype)
         if "seq_len_q" in named:  # what lies behind the lengths must not be seen

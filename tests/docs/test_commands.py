@@ -33,6 +33,15 @@ NOT_RUN = {
     "FUSILLI_EXTRA_COMPILER_FLAGS=--iree-opt-level=O2 fusilli selftest --emulate gfx950": "minutes, as the one above",
     "FUSILLI_PYTHON=/opt/iree/bin/python fusilli selftest --emulate gfx942": "needs another build of IREE",
     "fusilli check --emulate gfx942 --filter matmul": "a minute; test_commands.py of the emulator has two of its cases",
+    "pytest --fusilli-device cpu tests/graphs": "tests/fusilli_plugin/testing/test_pytest_plugin.py has such sessions",
+    "fusilli fuzz --device cpu --budget 10m": "ten minutes; the page about it has ten seconds",
+    "fusilli fuzz --target gfx942 --jobs 8 --budget 1h -o findings": "an hour",
+    "fusilli fuzz --emulate gfx942 --budget 4h --jobs 8 -o findings-gfx942": "hours",
+    "fusilli fuzz --target gfx950 --budget 1h": "an hour",
+    "fusilli fuzz --device hip --engine ./libother_plugin.so": "needs an AMD GPU and another engine",
+    "fusilli fuzz --device cpu --iree-compile old/iree-compile --against new/iree-compile": "needs two compilers",
+    "fusilli fuzz --emulate gfx942 --raw padding,whole-sums": "ten minutes; tests/fusilli_plugin/fuzz has others",
+    "fusilli reduce graph.json --emulate gfx942 -o small": "the graph is right; the page about it has one that runs",
     "fusilli check --suite fusion --device cpu": "minutes; tests/fusilli_plugin/checks/test_fusion.py has its cases",
 }
 RUN = [page for page in PAGES if any(block.language in ("sh", "python") for block in blocks(page))]

@@ -10,10 +10,10 @@ import pytest
 
 from fusilli_plugin.checks.selftest import GRAPHS
 from fusilli_plugin.emulator import CHIPS, Emulator, UnmodelledError
+from fusilli_plugin.testing import graphs
 from graph_api import DataType, Graph, numerics
 from iree_bridge import Target
 from tests.cases import OpCase, all_cases
-from tests.support import gfx_graphs
 from tests.support.cases import is_declined
 from tests.support.gfx_emulator.graphs import compile_graph, emulate
 from tests.support.gfx_emulator.launch import Machine
@@ -53,8 +53,8 @@ def test_random_graphs(chip: str, start: int) -> None:
     """As ``python -m tests.support.gfx_sweep``; ``docs/gpu_findings.md`` has the counts of longer ones."""
     emulator = Emulator(Target.parse(chip))
     for seed in range(start, start + _SEEDS):
-        graph = gfx_graphs.graph(seed)
-        outcome = emulator.examine(graph, gfx_graphs.inputs(graph, seed))
+        graph = graphs.graph(seed)
+        outcome = emulator.examine(graph, graphs.inputs(graph, seed))
         assert outcome.ok, f"seed {seed}: {outcome.verdict}: {outcome.text}"
 
 

@@ -207,12 +207,79 @@ def test_flat_filters_in_another_layout(
     _assert_near(results, {out: _gradient_or_not("fprop", tensors, pack, dims, stride=tuple(stride))})
 
 
+@pytest.mark.parametrize("between", ["convolution", "activation"])
+def test_an_image_that_is_made_in_another_order_than_its_strides_say(between: str) -> None:
+    """seed 11000159 of `fusilli fuzz`: a value has no strides, but the filters behind it were laid as if it had."""
+    g = Graph("chain", io_data_type=F32)
+    dims = {"x": (1, 2, 8), "w": (4, 2, 1) if between == "convolution" else (4, 2, 3), "v": (3, 4, 3)}
+    x, w = (g.tensor(name, dim=dims[name]) for name in "xw")
+    v = g.tensor("v", dim=dims["v"]) if between == "convolution" else None
+    if v is not None:
+        y = g.conv_fprop(x, w).set_dim((1, 4, 8)).set_stride((32, 1, 4))
+        out = g.conv_fprop(y, v, stride=2).set_output(True)
+    else:
+        y = g.pointwise(PointwiseMode.NEG, x).set_dim((1, 2, 8)).set_stride((16, 1, 2))
+        out = g.conv_fprop(y, w, stride=2).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    image, first = (torch.from_numpy(np.asarray(each, np.float64)) for each in (pack[x], pack[w]))
+    if v is not None:
+        last = torch.from_numpy(np.asarray(pack[v], np.float64))
+        wanted = torch.nn.functional.conv1d(torch.nn.functional.conv1d(image, first), last, stride=2)
+    else:
+        wanted = torch.nn.functional.conv1d(-image, first, stride=2)
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    _assert_near(results, {out: wanted.numpy()})
+
+
 @pytest.mark.parametrize("sizes", IN_FIVES_AND_SEVENS, ids=str)
 def test_few_rows_in_vectors_of_five_and_seven(sizes: tuple[int, int, int]) -> None:
     """The compiler aborted: "Cannot select"."""
     m, k, n = sizes
     g = Graph("product", io_data_type=F16, compute_data_type=F32)
     a, b = g.tensor("a", dim=(m, k)), g.tensor("b", dim=(k, n))
+    out = g.matmul(a, b).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    _assert_near(results, {out: np.asarray(pack[a]).astype(np.float64) @ np.asarray(pack[b]).astype(np.float64)})
+
+
+@pytest.mark.parametrize(("side", "terms"), [("a", 35), ("b", 65)])
+def test_one_row_that_is_decoded_in_vectors_of_five_and_seven(side: str, terms: int) -> None:
+    """seed 1000858 of `fusilli fuzz`: the compiler aborted, "Cannot select"."""
+    dims, blocks = ((1, terms), (1, -(-terms // 8))) if side == "a" else ((terms, 1), (-(-terms // 8), 1))
+    g = Graph("product", io_data_type=F16, compute_data_type=F32, intermediate_data_type=F16)
+    codes = g.tensor("codes", dim=dims, data_type=DataType.FP4_E2M1)
+    scales = g.tensor("scales", dim=blocks, data_type=F32)
+    made = g.block_scale_dequantize(codes, scales, block_size=(1, 8) if side == "a" else (8, 1))
+    other = g.tensor("other", dim=(terms, 2) if side == "a" else (2, terms))
+    out = (g.matmul(made, other) if side == "a" else g.matmul(other, made)).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    axis = dims.index(terms)
+    factors = np.repeat(np.asarray(pack[scales], np.float64), 8, axis)
+    row = np.asarray(pack[codes]).astype(np.float64) * np.take(factors, range(terms), axis)
+    matrix = np.asarray(pack[other]).astype(np.float64)
+    _assert_near(results, {out: row @ matrix if side == "a" else matrix @ row})
+
+
+@pytest.mark.parametrize("sizes", [(2, 16, 16), (4, 32, 16)], ids=str)
+@pytest.mark.parametrize(
+    "types",
+    [
+        (DataType.FP4_E2M1, DataType.FP8_E5M2),
+        (DataType.INT4, DataType.FP8_E4M3),
+        (DataType.FP4_E2M1, BF16),
+        (DataType.INT8, DataType.FP4_E2M1),
+    ],
+    ids=lambda pair: f"{pair[0].name} {pair[1].name}",
+)
+def test_an_operand_of_four_bits_beside_one_that_is_converted(
+    types: tuple[DataType, DataType], sizes: tuple[int, int, int]
+) -> None:
+    """seed 1001775 of `fusilli fuzz`: zeros and NaN, as registers that nobody wrote are."""
+    m, k, n = sizes
+    g = Graph("product", io_data_type=F32, compute_data_type=F32)
+    a, b = g.tensor("a", dim=(m, k), data_type=types[0]), g.tensor("b", dim=(k, n), data_type=types[1])
     out = g.matmul(a, b).set_output(True)
     pack = g.validate().random_inputs(seed=2)
     results, _ = Emulator(Target.parse("gfx942")).run(g, pack)

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fusilli_plugin.emulator import Emulator
+from fusilli_plugin.testing import graphs
 from graph_api import FusilliError, Graph, numerics
 from iree_bridge import Target, build, support
 from iree_bridge.compile.compiler import compile_code
 from iree_bridge.devices.device import Device
 from tests.cases import Pack, all_cases
-from tests.support import gfx_graphs
 from tests.support.outcomes import case_id
 
 __all__ = ["Job", "examine", "main"]
@@ -64,8 +64,8 @@ def examine(job: Job) -> dict[str, Any]:
 def _made(job: Job) -> tuple[Graph, Callable[[], Pack]]:
     """The graph, and what makes its inputs; of a graph that is declined there may be none."""
     if isinstance(job.seed, int):
-        graph = gfx_graphs.graph(job.seed)
-        return graph, partial(gfx_graphs.inputs, graph, job.seed)
+        graph = graphs.graph(job.seed)
+        return graph, partial(graphs.inputs, graph, job.seed)
     case = next(case for family, case in all_cases() if case_id(family, case) == job.seed)
     graph = case.graph()
     return graph, partial(case.pack, graph)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from graph_api import DataType, TensorAttr
@@ -113,20 +113,34 @@ def _operand(e: Emitter, node: ConvNode, tensor: TensorAttr, dtype: DataType) ->
     value = as_computed(e, e.cast(value, dtype))
     return (
         _copied(e, value, last=is_channels_last(tensor))
-        if e.target.backend == "rocm" and _is_odd(node, tensor)
+        if e.target.backend == "rocm" and _is_odd(e, node, tensor)
         else value
     )
 
 
-def _is_odd(node: ConvNode, tensor: TensorAttr) -> bool:
+def _is_odd(e: Emitter, node: ConvNode, tensor: TensorAttr) -> bool:
     """Whether an operand whose elements implicit GEMM gathers lies otherwise than channels first or last.
 
-    It takes the terms of a sum in the image's order, whatever the filters' is: see `_as_the_image`.
+    Or otherwise than its strides say. It takes the terms of a sum in the image's order, whatever the filters' is: see
+    `_as_the_image`.
     """
     window = node.inputs["dy" if node.op == "conv_wgrad" else "w"].dims[2:]
     if all(size == 1 for size in window) or (node.op == "conv_dgrad" and tensor is node.inputs["w"]):
         return False
-    return not is_usual(tensor)
+    return not is_usual(tensor) or any(last != is_channels_last(tensor) for last in _orders(e, tensor))
+
+
+def _orders(e: Emitter, tensor: TensorAttr) -> Iterator[bool]:
+    """Whether what a virtual tensor is made of lies channels last: the strides of what is no memory say nothing."""
+    made = e.graph.maker(tensor) if tensor.is_virtual else None
+    if isinstance(made, ConvNode):
+        yield is_channels_last(made.inputs["dy" if made.op == "conv_dgrad" else "x"])
+    elif made is not None:
+        for operand in made.inputs.values():
+            if operand.is_virtual:
+                yield from _orders(e, operand)
+            elif len(operand.dims) == len(tensor.dims) and operand.dims[1] > 1 and max(operand.dims[2:]) > 1:
+                yield is_channels_last(operand)
 
 
 def operand_type(x: DataType, w: DataType, compute: DataType) -> DataType:

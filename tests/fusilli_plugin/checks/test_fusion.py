@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from fusilli_plugin.checks import fusion
 from fusilli_plugin.checks.fusion_cases import FILLS, fusion_cases
 from fusilli_plugin.cli.main import cli
+from fusilli_plugin.testing.places import DevicePlace
 from graph_api import Graph, PointwiseMode, TensorAttr
 from graph_api.split import node_graphs
 from iree_bridge import Device, Options, Target
@@ -65,7 +66,7 @@ def test_a_misplaced_element_shows(fill: str) -> None:
 def test_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """One element off by 3 % of its value, in the fused run alone."""
 
-    def run(graph: Graph, inputs: dict[TensorAttr, Any], device: Device, options: Options) -> dict[TensorAttr, Any]:
+    def run(_place: DevicePlace, graph: Graph, inputs: dict[TensorAttr, Any]) -> dict[TensorAttr, Any]:
         values = graph.reference(inputs)
         arrays = {tensor: value.astype(tensor.data_type.numpy) for tensor, value in values.items()}
         if len(graph.nodes) > 1:
@@ -73,7 +74,7 @@ def test_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
             array[1, 3, 2, 1] = np.float16(float(array[1, 3, 2, 1]) * 1.03 + 0.1)
         return arrays
 
-    monkeypatch.setattr(fusion, "_run", run)
+    monkeypatch.setattr(DevicePlace, "run", run)
     monkeypatch.setattr(fusion, "compile_code", lambda *_: type("Code", (), {"dispatches": 1}))
     result = fusion.run_case(CASES["conv_bias_relu/nchw/f16/coded"], Device.parse("cpu"), [], Options())
     assert result.status == "wrong"

@@ -1,4 +1,4 @@
-"""Random valid graphs: hypothesis strategies for one to five connected nodes of small dims, any dtypes and layouts.
+"""Chains: one to five connected nodes of any kinds that meet, small dims, any data types and layouts.
 
 A value's magnitude is tracked while a graph grows, so that nothing leaves the range of the types it passes through:
 what an overflow becomes is no promise of a target.
@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-from hypothesis import strategies as st
-
+from fusilli_plugin.testing.graphs.draw import Draw
 from graph_api import (
     ConvolutionMode,
     DataType,
@@ -26,9 +24,8 @@ from graph_api import (
     TensorAttr,
 )
 from graph_api.layout import strides_in_order
-from tests.cases import Pack
 
-__all__ = ["MAX_NODES", "graphs", "inputs_of"]
+__all__ = ["MAX_NODES", "chain"]
 
 D, M, R = DataType, PointwiseMode, ReductionMode
 Dims = tuple[int, ...]
@@ -71,7 +68,7 @@ class _Value:
 class _Draft:
     """A graph under construction and what was drawn for all of it."""
 
-    def __init__(self, draw: st.DrawFn) -> None:
+    def __init__(self, draw: Draw) -> None:
         self._draw = draw
         self.real = not self.one_in(6)
         self.io = self.pick(_REAL if self.real else _INTEGER[:1])
@@ -82,20 +79,20 @@ class _Draft:
         self.values: list[_Value] = []
 
     def pick(self, choices: Sequence[T]) -> T:
-        """One of ``choices``; examples shrink towards the first."""
-        return self._draw(st.sampled_from(choices))
+        """One of ``choices``."""
+        return self._draw.pick(choices)
 
     def number(self, low: int, high: int) -> int:
-        """An integer; examples shrink towards ``low``."""
-        return self._draw(st.integers(low, max(low, high)))
+        """An integer."""
+        return self._draw.number(low, max(low, high))
 
     def one_in(self, chances: int) -> bool:
-        """True once in so many times; examples shrink towards False."""
-        return self.number(0, chances - 1) == chances - 1
+        """True once in so many times."""
+        return self._draw.one_in(chances)
 
     def order(self, rank: int) -> list[int]:
         """A permutation of the axes."""
-        return self._draw(st.permutations(range(rank)))
+        return self._draw.order(rank)
 
     def dims(self, rank: int, high: int = 6) -> Dims:
         """Dims of a tensor."""
@@ -344,9 +341,8 @@ _OPERATIONS = (
 _RANKS = (4, 4, 3, 3, 2, 2, 5, 1)
 
 
-@st.composite
-def graphs(draw: st.DrawFn, max_nodes: int = MAX_NODES) -> Graph:
-    """Validated graphs of 1 to ``max_nodes`` nodes, each of which uses a result of an earlier one, or an input."""
+def chain(draw: Draw, max_nodes: int = MAX_NODES) -> Graph:
+    """A graph of 1 to ``max_nodes`` nodes, each of which uses a result of an earlier one, or an input."""
     d = _Draft(draw)
     rank = d.pick(_RANKS)
     dims = (*d.dims(min(rank, 2)), *d.dims(max(rank - 2, 0), 6 if rank == 5 else 9))
@@ -359,7 +355,7 @@ def graphs(draw: st.DrawFn, max_nodes: int = MAX_NODES) -> Graph:
         tries = (d.pick(suiting).add(d, x) for _ in range(3))
         d.values.extend(next((made for made in tries if made), None) or _unary(d, x) or [])
     _mark_outputs(d)
-    return d.graph.validate()
+    return d.graph
 
 
 def _mark_outputs(d: _Draft) -> None:
@@ -378,12 +374,3 @@ def _mark_outputs(d: _Draft) -> None:
         if d.real and (wide or d.one_in(5)):
             choices = (D.FLOAT, D.DOUBLE, *(() if wide else (D.HALF, D.BFLOAT16)))
             tensor.set_data_type(d.pick((*choices, *((D.INT32, D.INT8) if value.bound < 100 else ()))))
-
-
-def inputs_of(graph: Graph) -> Pack:
-    """Seeded inputs; variances are positive."""
-    pack = graph.random_inputs(seed=5)
-    for tensor, array in pack.items():
-        if tensor.name.startswith("variance"):
-            array[...] = np.abs(array)
-    return pack

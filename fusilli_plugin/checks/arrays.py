@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fusilli_ground.files import write_whole
-from fusilli_plugin.cli.base import echo
 from graph_api import Graph, GraphError, TensorAttr
 
 __all__ = ["load_inputs", "read_arrays", "save_arrays", "save_outputs"]
@@ -21,11 +20,11 @@ Array = np.ndarray[Any, Any]
 _MAX_NAME = 60_000  # bytes; ZIP counts them in 16 bits
 
 
-def load_inputs(graph: Graph, path: Path) -> dict[TensorAttr, Array]:
+def load_inputs(graph: Graph, path: Path, say: Callable[[str], None] = lambda _: None) -> dict[TensorAttr, Array]:
     """An array for each input of the graph, in its data type and strides.
 
-    Integers and floats of another width are converted within their kind, and stderr says so; integers must fit. uint8
-    arrays of tensors whose elements share bytes are these.
+    Integers and floats of another width are converted within their kind, and ``say`` is told so; integers must fit.
+    uint8 arrays of tensors whose elements share bytes are these.
 
     Raises:
         GraphError: no npz file, a missing or unknown tensor, another shape, or a dtype of another kind.
@@ -43,7 +42,7 @@ def load_inputs(graph: Graph, path: Path) -> dict[TensorAttr, Array]:
     if extra:
         names = ", ".join(repr(tensor.name) for tensor in inputs)
         raise GraphError(f"{path}: {', '.join(map(repr, extra))} is no input of '{graph.name}'; inputs are {names}")
-    return {tensor: _fitted(tensor, found[tensor], path) for tensor in inputs}
+    return {tensor: _fitted(tensor, found[tensor], path, say) for tensor in inputs}
 
 
 def save_outputs(outputs: Mapping[TensorAttr, Array], path: Path) -> None:
@@ -92,7 +91,7 @@ def _names(tensors: Mapping[TensorAttr, Array]) -> str:
     return ", ".join(repr(tensor.name) for tensor in tensors) or "none"
 
 
-def _fitted(tensor: TensorAttr, array: Array, path: Path) -> Array:
+def _fitted(tensor: TensorAttr, array: Array, path: Path, say: Callable[[str], None]) -> Array:
     """``array`` in the tensor's dtype, copied into memory of the tensor's strides; shared bytes are unpacked."""
     wanted = tensor.data_type.numpy
     if tensor.data_type.is_packed and array.dtype == np.uint8:
@@ -114,7 +113,7 @@ def _fitted(tensor: TensorAttr, array: Array, path: Path) -> Array:
         alike = np.dtype(kind) if tensor.data_type.bits <= 8 and wanted.isbuiltin != 1 else wanted
         if not np.can_cast(array.dtype, alike, "same_kind"):
             raise GraphError(f"{path}: '{tensor.name}' has dtype {array.dtype}, the tensor's is {wanted}; use astype")
-        echo(f"note: '{tensor.name}' is converted from {array.dtype} to {wanted}", err=True)
+        say(f"note: '{tensor.name}' is converted from {array.dtype} to {wanted}")
     fitted = tensor.empty()
     with np.errstate(over="ignore"):  # floats that are too large become infinite
         fitted[...] = tensor.data_type.rounded(array)

@@ -1,0 +1,76 @@
+"""Faults put into a copy of the sources, or a compiler flag: `fusilli fuzz` finds each in minutes, and reduces it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fusilli_plugin.testing.graphs import FAMILIES
+from graph_api.node import OPS
+from tests.fusilli_plugin.fuzz.faulty import ROOT, fusilli
+from tests.test_architecture import OURS
+
+pytestmark = [pytest.mark.slow, pytest.mark.iree_cpu, pytest.mark.timeout(1200)]
+_MINUTES = 10
+
+
+class Fault(NamedTuple):
+    """A text of a file and what takes its place; options of the command; operations one of which is at fault."""
+
+    file: str
+    right: str
+    wrong: str
+    options: tuple[str, ...] = ()
+    ops: frozenset[str] = frozenset(OPS)
+
+
+FAULTS = {
+    # Padding before and after are exchanged; all that pads alike on both sides stays right.
+    "emission": Fault(
+        "iree_bridge/emit/conv/fprop.py",
+        "zip(attributes.pre_padding, attributes.post_padding, strict=True)",
+        "zip(attributes.post_padding, attributes.pre_padding, strict=True)",
+        ops=frozenset({"conv_fprop", "conv_dgrad", "conv_wgrad"}),
+    ),
+    # What lies in the middle of a buffer is read and written at its beginning.
+    "runtime": Fault(
+        "iree_bridge/runtime/host/launcher.c",
+        "(addresses[it->where[i].argument] + it->where[i].offset);",
+        "(addresses[it->where[i].argument]);",
+    ),
+    "compiler flag": Fault("", "", "", ("--raw", "double")),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_seeded_fault_is_found_and_made_small(name: str, tmp_path: Path) -> None:
+    fault, tree = FAULTS[name], tmp_path / "tree"
+    for package in OURS:
+        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    if fault.file:
+        file = tree / fault.file
+        text = file.read_text()
+        assert fault.right in text
+        file.write_text(text.replace(fault.right, fault.wrong))
+    built = [sys.executable, "-m", "fusilli_plugin.edge.build"]  # libraries of other sources are not loaded
+    subprocess.run(built, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, check=True, timeout=120)
+    begin = time.monotonic()
+    arguments = ["fuzz", "--device", "cpu", "--budget", f"{_MINUTES}m", "--findings", "1", "--seed", "7"]
+    done = fusilli(tmp_path, *arguments, *fault.options, "-o", "out", "--json", tree=tree, timeout=1100)
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)["findings"][0]
+    print(f"{name}: {time.monotonic() - begin:.0f} s, {found['source']}: {found['nodes']}, {found['text']}")
+    assert len(found["nodes"]) <= 3
+    assert found["kind"] in ("wrong", "not finite")
+    assert fault.ops & {node.split()[0] for node in found["nodes"]}
+    assert found["source"].rpartition(" ")[0] in FAMILIES
+    healthy = fusilli(tmp_path, "replay", found["capsule"], timeout=300)
+    assert healthy.returncode == (1 if fault.options else 0), healthy.stdout

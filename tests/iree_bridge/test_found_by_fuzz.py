@@ -1,0 +1,80 @@
+"""What `fusilli fuzz` found in our own code, each with a right value that was derived without it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from graph_api import CompileError, DataType, Graph, PointwiseMode
+from iree_bridge import build
+
+_NUMBERS = (-1e-300, -3e-20, -(2.0**-30), -2.17e-4, -1e-3, -(2.0**-9))
+
+
+def _tanh(x: Fraction) -> Fraction:
+    """The first terms of its series: what is left out is below 2**-60 of the result."""
+    return x - x**3 / 3 + 2 * x**5 / 15 - 17 * x**7 / 315
+
+
+def _exp_less_one(x: Fraction) -> Fraction:
+    return x + x**2 / 2 + x**3 / 6 + x**4 / 24 + x**5 / 120 + x**6 / 720
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize(("mode", "exact"), [("TANH_FWD", _tanh), ("ELU_FWD", _exp_less_one)])
+def test_small_doubles_keep_their_digits(mode: str, exact: Callable[[Fraction], Fraction]) -> None:
+    """seed 7000561: the CPU target's exp(x) - 1 cancels, so that the tanh of 1e-19 was 0."""
+    g = Graph("small", io_data_type=DataType.DOUBLE)
+    x = g.tensor("x", dim=(len(_NUMBERS),))
+    y = g.pointwise(PointwiseMode[mode], x).set_output(True)
+    pack = {x: np.array(_NUMBERS), y: y.empty()} if g.validate() else {}
+    build(g, "cpu").run(pack)
+    for number, got in zip(_NUMBERS, pack[y], strict=True):
+        right = exact(Fraction(number))
+        assert abs(Fraction(float(got)) - right) <= abs(right) * Fraction(4, 2**52), number
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("data_type", [DataType.DOUBLE, DataType.FLOAT], ids=lambda each: each.name)
+@pytest.mark.parametrize("number", [-3.0, 2.0])
+def test_functions_of_numbers_in_double(number: float, data_type: DataType) -> None:
+    """seeds 11000312 and 11000264: the compiler's tanh of a constant was 0, or its process ended."""
+    g = Graph("slopes", io_data_type=data_type, compute_data_type=DataType.DOUBLE)
+    dy, x = g.tensor("dy", dim=(3,)), g.scalar(number, data_type=DataType.FLOAT)
+    y = g.pointwise(PointwiseMode.TANH_BWD, dy, x).set_output(True)
+    z = g.pointwise(PointwiseMode.GELU_APPROX_TANH_BWD, dy, x).set_output(True)
+    g.validate()
+    pack = {dy: np.array([1.0, -2.0, 0.5], data_type.numpy), y: y.empty(), z: z.empty()}
+    build(g, "cpu").run(pack)
+    scale, cube = math.sqrt(2 / math.pi), 0.044715
+    t = math.tanh(scale * (number + cube * number**3))
+    gelu = 0.5 * (1 + t) + 0.5 * number * (1 - t * t) * scale * (1 + 3 * cube * number * number)
+    near = 1e-12 if data_type is DataType.DOUBLE else 1e-6
+    np.testing.assert_allclose(pack[y], pack[dy] * (1 - math.tanh(number) ** 2), rtol=near)
+    np.testing.assert_allclose(pack[z], pack[dy] * gelu, rtol=near)
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.xfail(
+    strict=True, raises=CompileError, reason="'vector.store' restricted to workgroup distributed contexts"
+)
+def test_integer_images_in_an_odd_order_that_are_read_twice() -> None:
+    """seed 1006050, open: support serves it, and the compiler refuses it."""
+    g = Graph("twice", io_data_type=DataType.INT32, compute_data_type=DataType.INT32)
+    x = g.tensor("x", dim=(5, 3, 2, 8), stride=(2, 360, 12, 36))
+    w = g.tensor("w", dim=(3, 1, 1, 1))
+    least, most = g.tensor("least", dim=(1, 1, 1, 1), data_type=DataType.UINT8), g.tensor("most", dim=(1, 1, 1, 1))
+    y = g.conv_fprop(x, w, pre_padding=(0, 1), post_padding=(0, 1), stride=(2, 3)).set_output(True)
+    y.set_dim((5, 3, 1, 4)).set_stride((12, 4, 4, 1))
+    middle = g.pointwise(PointwiseMode.MAX, x, least).set_dim((5, 3, 2, 8)).set_stride((1, 80, 5, 10))
+    z = g.pointwise(PointwiseMode.MIN, most, middle).set_output(True)
+    z.set_dim((5, 3, 2, 8)).set_stride((2, 42, 14, 210))
+    pack = g.validate().random_inputs(seed=1) | {y: y.empty(), z: z.empty()}
+    build(g, "cpu").run(pack)
+    padded = np.pad(pack[x], ((0, 0), (0, 0), (0, 0), (1, 1)))
+    np.testing.assert_array_equal(pack[y], padded[:, :, ::2, ::3] * pack[w].reshape(1, 3, 1, 1))
+    np.testing.assert_array_equal(pack[z], np.minimum(pack[most], np.maximum(pack[x], np.int32(pack[least]))))
