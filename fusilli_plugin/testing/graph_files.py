@@ -89,6 +89,7 @@ class GraphItem(pytest.Item):
     """Fused, node by node and float64 must agree."""
 
     def runtest(self) -> None:
+        """A declined graph is skipped; one whose fault has a number is expected to fail, and fails once it passes."""
         from fusilli_plugin.testing.fusion import assert_fusion_right
         from fusilli_plugin.testing.graphs.custom import with_references
         from graph_api import FusilliError, Graph, GraphError, NotSupportedError

@@ -205,6 +205,7 @@ class SdpaNode(AttentionNode):
         return f"{dims}, page table {self.inputs[f'page_table_{port}'].dims}" if self.is_paged(port) else str(dims)
 
     def _check_pages(self) -> None:
+        """Pages: [batch, 1, pages, 1] numbers of blocks in a container [pages, heads, page size, head size]."""
         tables = [f"page_table_{port}" for port in ("k", "v") if self.is_paged(port)]
         if not tables and self.attributes.max_seq_len_kv is not None:
             raise self.fail(

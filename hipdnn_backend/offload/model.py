@@ -313,6 +313,7 @@ def _compiled(
     example: Sequence[Any],
     options: OffloadOptions | None,
 ) -> _Made:
+    """A model through the whole pipeline: front end, passes, plans, program; what `about` says is collected here."""
     from hipdnn_backend.offload.compile_attempts import offload_model
     from hipdnn_backend.offload.program.lowering import lower
 

@@ -190,6 +190,11 @@ def _row(e: Emitter, tensor: TensorAttr | None) -> Value | None:
 
 
 def _route(e: Emitter, offsets: TensorAttr, rows: int, blocks: Blocks) -> _Routed:
+    """Where rows and blocks of rows go, computed on the device from the offsets of the groups.
+
+    Blocks have a fixed number of rows, so that each is a product with the weights of one group; a group fills its last
+    one with rows that nobody reads.
+    """
     groups, kind = offsets.dims[0], DataType.INT32
     given = _row(e, offsets)
     assert given is not None

@@ -99,6 +99,7 @@ def _leads_to_reduction(e: Emitter, node: ReductionNode) -> bool:
 
 
 def _reduced(e: Emitter, t: Elementwise, mode: ReductionMode, x: Value, axes: Sequence[int]) -> Value:
+    """x reduced over the axes, which keep an extent of 1."""
     match mode:
         case ReductionMode.ADD:
             return total(e, x, axes)

@@ -62,6 +62,11 @@ class _Operands(NamedTuple):
 
 
 def _operands(e: Emitter, node: SdpaNode, padded: tuple[int, int] | None = None) -> _Operands:
+    """What both ways of emission start from: operands in the type of the product, one bias, one mask.
+
+    Args:
+        padded: numbers of queries and keys that everything is filled up to, so that tiles divide them.
+    """
     q, k, v = (node.inputs[port] for port in ("q", "k", "v"))
     kind = product_type(e, node, q.data_type, k.data_type)
     queries = cut(e, node, "seq_len_q", _read(e, q, kind))
@@ -166,6 +171,10 @@ def _filled_up(size: int) -> int:
 
 
 def _fused(e: Emitter, node: SdpaNode) -> dict[str, Value]:
+    """All results by port, of one fused operation, which works with powers of 2 and leaves the division to us.
+
+    A query that sees no key has a sum of 0: it is divided by 1, so that its result is 0 and not NaN.
+    """
     tiles = _tiles(e, node)
     padded = None if tiles else _whole_tiles(node)
     x = _operands(e, node, padded)

@@ -241,6 +241,10 @@ def apply_rules(graph: OnnxGraph, left: Collection[str] = ()) -> bool:
 def _rewritten(
     graph: OnnxGraph, node: onnx.NodeProto, uses: dict[str, int], producers: dict[str, onnx.NodeProto]
 ) -> tuple[list[onnx.NodeProto], Sequence[str]] | None:
+    """The nodes and results of the first rule that applies; None: the node stays.
+
+    Whatever a rule raises on a node that is not in the operator's form is the model's fault, and told as such.
+    """
     entries = _RULES.get((node.domain, node.op_type), ())
     if entries and _longest(graph, node) > _MAX_DIM:
         return None

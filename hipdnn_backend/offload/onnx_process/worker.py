@@ -42,6 +42,7 @@ def main() -> None:
 
 
 def _functions(path: str) -> dict[str, Any]:
+    """What the process can be asked for, from onnx's extension module alone: the package would take longer to load."""
     spec = importlib.util.spec_from_file_location("onnx.onnx_cpp2py_export", path)
     assert spec is not None
     assert spec.loader is not None

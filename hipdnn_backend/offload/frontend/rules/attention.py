@@ -99,6 +99,11 @@ def _guarded(b: Builder, a: Attention, y: str) -> str:
 
 
 def _written_out(b: Builder, a: Attention, captured: int | None) -> tuple[str, str]:
+    """Attention as products and a softmax, and the scores at the stage that the node gives back, "" if at none.
+
+    The scale is shared between q and k as a root each, as the operator's own function has it: scores of half precision
+    would leave their range otherwise.
+    """
     dtype = a.type.dtype
     root = b.constant(a.scale**0.5, dtype)
     groups = a.q_dims[1] // a.k_dims[1]

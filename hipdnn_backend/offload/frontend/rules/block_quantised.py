@@ -287,6 +287,7 @@ def _gather(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
 
 
 def _table(b: Builder, data: str) -> _Table:
+    """What the operator's attributes say of its data; bytes of UINT8 hold several elements of the last axis."""
     dims, element = _dims(b, data), element_of(b, data)
     rank = len(dims)
     axis, along = (_axis(b, name, default, rank) for name, default in (("gather_axis", 0), ("quantize_axis", 1)))

@@ -54,6 +54,7 @@ def _number(b: Builder, index: int) -> int | None:
 
 @rewrites("DFT")
 def _transform(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
+    """A product with the matrix of waves: what is transformed is short, and products are what engines take."""
     dims, type_ = b.dims(node.input[0]), b.type(node.input[0])
     if dims is None or type_ is None or any(b.input(i) and _number(b, i) is None for i in (1, 2)):
         return None
