@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
+from fusilli_ground.environment import environment
 from fusilli_plugin.fuzz.cases import Case, save_case
 from fusilli_plugin.fuzz.examine import CHECKS, Setting, Verdict
 from graph_api import FusilliError
@@ -138,11 +139,11 @@ class Worker:
             raise _LostError("", "stopped")
         self._drop()
         command = [sys.executable, "-m", "fusilli_plugin.fuzz.worker"]
-        environment = os.environ | {"FUSILLI_CACHE_DIR": str(self._cache), "FUSILLI_COMPILE_WORKERS": "1"}
-        environment.setdefault("FUSILLI_COMPILE_TIMEOUT", str(max(1.0, self._limit / 2)))
+        variables = dict(environment()) | {"FUSILLI_CACHE_DIR": str(self._cache), "FUSILLI_COMPILE_WORKERS": "1"}
+        variables.setdefault("FUSILLI_COMPILE_TIMEOUT", str(max(1.0, self._limit / 2)))
         with (self._folder / "stderr.txt").open("wb") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=variables,
                 start_new_session=True,  # an interrupt at the terminal is the campaign's
             )  # fmt: skip
         self._buffer = b""

@@ -69,7 +69,8 @@ def _where(error: Exception) -> str:
 
 
 def _answer(answers: Any, document: dict[str, Any]) -> None:
-    print(json.dumps(document), file=answers, flush=True)
+    answers.write(json.dumps(document) + "\n")
+    answers.flush()
 
 
 if __name__ == "__main__":

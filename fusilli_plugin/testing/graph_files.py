@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 
 import pytest
 
+from fusilli_ground.environment import environment
 from fusilli_plugin.testing.places import Place, place
 
 __all__ = ["GraphFile", "Upstream", "place_of"]
@@ -74,7 +75,7 @@ class Upstream:
 
     def applies(self, config: pytest.Config) -> bool:
         """Whether the session's device has the fault."""
-        device = config.getoption("fusilli_device") or os.environ.get("FUSILLI_DEVICE") or "hip"
+        device = config.getoption("fusilli_device") or environment().get("FUSILLI_DEVICE") or "hip"
         return any(fnmatch(config.getoption("fusilli_emulate") or device, pattern) for pattern in self.on)
 
 
