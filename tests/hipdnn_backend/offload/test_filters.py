@@ -57,7 +57,8 @@ def proto() -> onnx.ModelProto:
 
 def check(model: Model) -> None:
     session = onnxruntime.InferenceSession(proto().SerializeToString(), providers=["CPUExecutionProvider"])
-    for got, expected in zip(model.run({"x": X}).values(), session.run(None, {"x": X}), strict=True):
+    results: Any = session.run(None, {"x": X})
+    for got, expected in zip(model.run({"x": X}).values(), results, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-3)
 
 
