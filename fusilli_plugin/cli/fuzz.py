@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,14 +32,31 @@ from fusilli_plugin.fuzz.workarounds import raw_flags
 from fusilli_plugin.testing.graphs import FAMILIES
 from iree_bridge import Options
 
-__all__ = ["fuzz", "place_options", "setting_of"]
+__all__ = ["fuzz", "place_options"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _NEVER_SHOWN = 12
 
 
-def place_options(function: Any) -> Any:
-    """Where graphs are examined: the options that `fuzz` and `reduce` share."""
+def place_options(function: Callable[..., Any]) -> Any:
+    """Where graphs are examined: options that `fuzz` and `reduce` share, which become ``setting`` and ``limit``."""
+
+    @functools.wraps(function)
+    def with_setting(
+        *args: Any,
+        device: str | None,
+        emulate: str | None,
+        target: str | None,
+        engine: str | None,
+        compiler: str | None,
+        against: str | None,
+        raw: tuple[str, ...],
+        memory: str,
+        **others: Any,
+    ) -> Any:
+        setting = _setting_of(device, emulate, target, engine, compiler, against, raw, memory)
+        return function(*args, setting=setting, **others)
+
     options = (
         device_option,
         click.option("--emulate", metavar="CHIP", help="Run the code of gfx90a, gfx942 or gfx950 in the emulator."),
@@ -52,12 +71,13 @@ def place_options(function: Any) -> Any:
         click.option("--memory", metavar="SIZE", default="8G", show_default=True,
                      help="What a worker may allocate (not on GPUs)."),
     )  # fmt: skip
+    made: Any = with_setting
     for option in reversed(options):
-        function = option(function)
-    return function
+        made = option(made)
+    return made
 
 
-def setting_of(
+def _setting_of(
     device: str | None,
     emulate: str | None,
     target: str | None,
@@ -111,15 +131,8 @@ def _seconds(_ctx: click.Context, _parameter: click.Parameter, value: str) -> fl
 @click.pass_context
 def fuzz(
     ctx: click.Context,
-    device: str | None,
-    emulate: str | None,
-    target: str | None,
-    engine: str | None,
-    compiler: str | None,
-    against: str | None,
-    raw: tuple[str, ...],
+    setting: Setting,
     limit: float,
-    memory: str,
     seed: int,
     budget: float,
     jobs: int,
@@ -148,7 +161,6 @@ def fuzz(
       fusilli fuzz --device hip --engine ./libother_plugin.so
       fusilli fuzz --device cpu --iree-compile /opt/iree/bin/iree-compile --against /usr/bin/iree-compile
     """
-    setting = setting_of(device, emulate, target, engine, compiler, against, raw, memory)
     unknown = [name for name in families if name not in FAMILIES]
     if unknown:
         raise click.UsageError(f"unknown family {unknown[0]!r}; known are {', '.join(FAMILIES)}")

@@ -10,13 +10,14 @@ import click
 
 from fusilli_plugin.checks.arrays import load_inputs
 from fusilli_plugin.cli.base import command, echo, graph_argument, json_option, print_json, progress, require_outputs
-from fusilli_plugin.cli.fuzz import place_options, setting_of
+from fusilli_plugin.cli.fuzz import place_options
 from fusilli_plugin.cli.graphs import load_graph
 from fusilli_plugin.fuzz import capsules
 from fusilli_plugin.fuzz.campaign import reduced
 from fusilli_plugin.fuzz.cases import Case
 from fusilli_plugin.fuzz.coverage import operation
 from fusilli_plugin.fuzz.crew import Worker
+from fusilli_plugin.fuzz.examine import Setting
 from fusilli_plugin.testing.graphs.custom import with_references
 
 __all__ = ["reduce_"]
@@ -37,15 +38,8 @@ __all__ = ["reduce_"]
 def reduce_(
     ctx: click.Context,
     graph_file: Path,
-    device: str | None,
-    emulate: str | None,
-    target: str | None,
-    engine: str | None,
-    compiler: str | None,
-    against: str | None,
-    raw: tuple[str, ...],
+    setting: Setting,
     limit: float,
-    memory: str,
     inputs: Path | None,
     seed: int,
     seconds: float,
@@ -64,7 +58,6 @@ def reduce_(
       fusilli reduce graph.json --emulate gfx942 --inputs in.npz -o small
       fusilli reduce graph.json --target gfx950
     """
-    setting = setting_of(device, emulate, target, engine, compiler, against, raw, memory)
     folder = out or Path(f"{graph_file.stem if str(graph_file) != '-' else 'graph'}.reduced")
     require_outputs(folder, source=graph_file, inputs=inputs)
     if folder.exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -31,7 +31,7 @@ from iree_bridge.compile.tuned import Record
 
 __all__ = ["tune"]
 
-_LEAST: float = 5.0
+_LEAST: Final = 5.0
 """Seconds that each graph of a model gets at least."""
 
 

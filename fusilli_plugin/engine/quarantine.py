@@ -34,8 +34,7 @@ def device_identity(device: Device) -> str:
     if device.kind == "hip":
         from iree_bridge.devices import hip
 
-        # the real name of the library holds the release
-        driver = os.path.basename(os.path.realpath(hip.mapped_library() or ""))
+        driver = hip.release()
     return f"{device.kind} {device.arch} {driver} {versions.iree_version()}"
 
 

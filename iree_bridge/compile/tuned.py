@@ -3,7 +3,7 @@
     <root>/v1/tuned/ab/<key>.json    key of graph, target and compiler -> what was measured on each device
 
 Another version of the compiler or of the emission makes other keys, so what was measured with it does not count.
-Nothing here imports MLIR, the compiler or a device.
+Nothing here imports MLIR or the compiler, or opens a device.
 """
 
 from __future__ import annotations
@@ -104,8 +104,7 @@ def place_of(target: Target) -> str:
         return f"cuda {target.arch}"
     from iree_bridge.devices import hip
 
-    # the real name of the library holds the release
-    return f"hip {target.arch} {Path(hip.mapped_library() or '').resolve().name}"
+    return f"hip {target.arch} {hip.release()}"
 
 
 def winner(store: Cache, graph: Graph, target: Target, flags: Sequence[str] = ()) -> Variant | None:

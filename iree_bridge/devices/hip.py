@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -42,6 +43,11 @@ _api: Any = None
 def mapped_library() -> str | None:
     """Path of the libamdhip64 that is mapped into this process, None if there is none."""
     return mapped.mapped_library(_LIBRARY)
+
+
+def release() -> str:
+    """The release of the runtime in this process, as the real name of its library has it; "" if there is none."""
+    return os.path.basename(os.path.realpath(mapped_library() or ""))
 
 
 def device_count() -> int:

@@ -10,8 +10,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -131,24 +130,36 @@ def tune(
 def _compiled(
     graph: Graph, target: Target, forms: Sequence[Variant], options: Options, end: float, tell: Callable[[str], None]
 ) -> Iterator[tuple[Variant, CompiledCode | Figure]]:
-    """The code of each form, or why there is none. The first form is waited for however long it takes."""
+    """The code of each form, or why there is none; nothing compiles any more when the last one is told.
+
+    The first form may take as long as any compile, the others what is left of the time.
+    """
     tell(f"compiling {len(forms)} forms")
-    pool = ThreadPoolExecutor(min(options.workers, len(forms)), "fusilli-tune")
-    try:
-        futures = [(form, pool.submit(compile_code, graph, target, options, form=form.name)) for form in forms]
+
+    def make(form: Variant) -> CompiledCode | Figure:
+        left = end - time.monotonic()
+        if form is forms[0]:
+            return compile_code(graph, target, options, form=form.name)
+        if left <= 0:
+            return Figure(form.name, "not tried", text=_LATE)
+        try:
+            limited = replace(options, timeout=min(left, options.timeout), failures=0)
+            return compile_code(graph, target, limited, form=form.name)
+        except CompileError as error:
+            if error.kind == "timeout":
+                return Figure(form.name, "not tried", text=_LATE)
+            return Figure(form.name, "failed", text=str(error).splitlines()[0])
+
+    with ThreadPoolExecutor(min(options.workers, len(forms)), "fusilli-tune") as pool:
+        futures = [(form, pool.submit(make, form)) for form in forms]
         for form, future in futures:
-            yield form, _result(form, future, None if form is forms[0] else max(end - time.monotonic(), 0.01))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+            try:
+                yield form, future.result()
+            except CompileError as error:  # of the first
+                yield form, Figure(form.name, "failed", text=str(error).splitlines()[0])
 
 
-def _result(form: Variant, future: Future[CompiledCode], seconds: float | None) -> CompiledCode | Figure:
-    try:
-        return future.result(seconds)
-    except FutureTimeoutError:
-        return Figure(form.name, "not tried", text="the time was over before it was compiled")
-    except CompileError as error:
-        return Figure(form.name, "failed", text=str(error).splitlines()[0])
+_LATE: Final = "the time was over before it was compiled"
 
 
 def _checked(

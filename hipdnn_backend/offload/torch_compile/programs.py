@@ -119,7 +119,6 @@ class GroupGraph:
             self._copy(node)
         self.written = [node for node in group.outputs if node.meta["val"].numel()]
         self.whole = {node.name: name for node in group.nodes if (name := _recurrence(node))}
-        self.whole = {node.name: name for node in group.nodes if (name := _recurrence(node))}
         self.graph.output(tuple(self._result(node) for node in self.written))
 
     def _argument(self, node: Node, value: torch.Tensor) -> Node:

@@ -97,9 +97,7 @@ class HostCode:
         launches = [each for each in recording.commands if isinstance(each, Launch)]
         if any(x * y * z >= 1 << 31 or z >= 1 << 16 for x, y, z in (each.grid for each in launches)):
             raise UnrecordableError("a grid is larger than the launcher counts")
-        places = sum(
-            2 if isinstance(each, Copy) else len(getattr(each, "pointers", "1")) for each in recording.commands
-        )
+        places = sum(map(_places, recording.commands))
         numbers = sum(len(each.numbers) for each in launches)
         self._list = library.launcher_list(len(recording.commands), places, numbers, int(expected * 1e9))
         if not self._list:

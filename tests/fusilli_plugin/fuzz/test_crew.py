@@ -86,7 +86,7 @@ def test_strides_are_changed(worker: Worker) -> None:
 
 def test_signatures_have_no_names_and_numbers() -> None:
     one = Verdict("failed", "run", "does not run", "the device 'x' said 17 at 0x7f00 in /tmp/a/b.so")
-    other = Verdict("failed", "run", "does not run", "the device 'yy' said 4 at 0x11 in /home/c.so")
+    other = Verdict("failed", "run", "does not run", "the device 'yy' said 4 at 0x11 in /opt/c.so")
     assert one.signature == other.signature
     assert one.signature != Verdict("failed", "run", "does not run", "the host 'x' said 17").signature
     compile_ = Verdict("failed", "run", "compile refused", "graph 'a' could not be compiled\nx:1: error: bad shape 3x4")
