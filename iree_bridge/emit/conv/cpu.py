@@ -38,6 +38,8 @@ _TAPS_FIRST: Final = {1: (2, 1, 0), 2: (2, 3, 1, 0), 3: (2, 3, 4, 1, 0)}
 """Number of spatial dims → axes of filters [K, C, window...] as [window..., C, K]."""
 _MATRIX: Final = 1 << 26
 """Bytes that the matrix of places may have; a larger one is made and multiplied in parts."""
+_WHOLE: Final = 1 << 28
+"""Bytes that the matrix of groups, or of integers, may have: all its parts are in memory at one time."""
 _IN_TURN: Final = 1 << 23
 _PARTS: Final = 64
 """Bytes of the matrix of parts that are made one after the other, in the same memory; how many parts there may be."""
@@ -47,14 +49,15 @@ def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None
     """The forward convolution of x [N, C, spatial...] and w [K, C/g, filter...], logical; None: the torch form serves.
 
     Served are f32 operands: depthwise ones for the most part, and others but for a few filters of stride 1, for which
-    the compiler's loops cost less than copying what the filters meet. Integers of 8 and 32 bits in one group.
+    the compiler's loops cost less than copying what the filters meet. Groups of several channels, and integers of 8 and
+    32 bits in one group, up to some size.
     """
     if not has_tiles(e):
         return None
     is_last = is_channels_last(node.inputs["x"])
     conv = _Conv.of(node.attributes, x, w, is_last=is_last)
     if x.dtype in _INTEGERS and node.compute in (DataType.INT32, DataType.FLOAT) and node.groups == 1:
-        return _of_integers(e, conv, x, w)
+        return _of_integers(e, conv, x, w) if conv.matrix_bytes <= _WHOLE else None
     if (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
         return None
     if node.groups == 1:
@@ -67,7 +70,8 @@ def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None
         return _channels_last(e, conv, x, w, by_taps=is_by_taps(node.inputs["w"]))
     if node.groups == x.dims[1] == w.dims[0]:
         return depthwise(e, node.attributes, x, w, is_last=is_last)
-    return _in_groups(e, conv, x, w, node.groups) if w.dims[1] > 1 else None
+    is_served = w.dims[1] > 1 and conv.matrix_bytes <= _WHOLE
+    return _in_groups(e, conv, x, w, node.groups) if is_served else None
 
 
 def filter_gradient(e: Emitter, node: ConvWgradNode, dy: Value, x: Value, window: Sequence[int]) -> Value | None:
@@ -92,7 +96,7 @@ def filter_gradient(e: Emitter, node: ConvWgradNode, dy: Value, x: Value, window
         part = e.slice(dy, 2, rows.start, rows.stop) if len(rows) < out[0] else dy
         filters = e.barrier(e.permute(part, (1, 0, *range(2, 2 + len(out)))))
         places = math.prod(filters.dims[1:])
-        matrix = e.reshape(_matrix(e, conv, image, rows, last=True), (places, conv.taps))
+        matrix = e.reshape(_matrix(e, conv, image, rows, last=True, after=sums), (places, conv.taps))
         made = product(e, e.reshape(filters, (k, places)), matrix, across=False)
         if made is None:
             return None
@@ -145,10 +149,14 @@ class _Conv:
         """What makes logical dims of [N, spatial..., C]."""
         return (0, 1 + len(self.size), *range(1, 1 + len(self.size)))
 
+    @property
+    def matrix_bytes(self) -> int:
+        """Of what the filters meet at all places, as numbers of 32 bits."""
+        return 4 * self.n * math.prod(self.out) * self.taps
+
     def parts(self, *, in_turn: bool) -> list[range]:
         """Rows of the result, cut so that the matrix of each part is small enough."""
-        rows = self.out[0]
-        nbytes = 4 * self.n * math.prod(self.out) * self.taps
+        rows, nbytes = self.out[0], self.matrix_bytes
         most = min(_PARTS, -(-nbytes // _IN_TURN)) if in_turn else -(-nbytes // _MATRIX)
         count = 1 if self.is_point else min(rows, most)
         cuts = [rows * i // count for i in range(count + 1)]

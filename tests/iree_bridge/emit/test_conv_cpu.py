@@ -268,3 +268,36 @@ def test_filter_gradients_are_products(layout: str, x: Any, w: Any, kw: dict[str
     assert "call @product" in text
     assert "torch.aten.convolution" not in text
     assert_right(case)
+
+
+@pytest.mark.slow
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_filter_gradient_of_many_parts(layout: str) -> None:
+    """43 parts: were they summed by one kernel, it would have more buffers than IREE's driver binds, which is 32."""
+    torch = pytest.importorskip("torch")
+    g = Graph("many parts", io_data_type=DataType.FLOAT)
+    dims = {"dy": (2, 8, 352, 352), "x": (2, 40, 352, 352)}
+    dy, x = (g.tensor(name, dim=each, layout=layout) for name, each in dims.items())
+    dw = g.conv_wgrad(dy, x, padding=1).set_output(True).set_dim((8, 40, 3, 3))
+    g.validate()
+    rng = np.random.default_rng(3)
+    pack = {tensor: tensor.memory() for tensor in (dw, dy, x)}
+    for tensor in (dy, x):
+        pack[tensor][...] = rng.standard_normal(tensor.dims)
+    build(g, "cpu").run(pack)
+    given, image = (torch.from_numpy(np.ascontiguousarray(pack[tensor])).double() for tensor in (dy, x))
+    expected = torch.nn.grad.conv2d_weight(image, (8, 40, 3, 3), given, padding=1).numpy()
+    # 2 * 352 * 352 terms of about 1 each: sums wander as far as 500, and round some 600 times on the way
+    np.testing.assert_allclose(pack[dw], expected, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [DataType.FLOAT, DataType.INT8])
+def test_what_would_take_too_much_memory_is_left_to_the_compiler(dtype: DataType) -> None:
+    """The matrices of groups, and of integers, are there at one time: 83 GiB were asked for 32 images of 724x724."""
+    groups, kind = (4, DataType.FLOAT) if dtype.is_float else (1, DataType.INT32)
+    for size, call in ((32, True), (724, False)):
+        g = Graph("conv", io_data_type=dtype, compute_data_type=kind, intermediate_data_type=kind)
+        x, w = g.tensor("x", dim=(2, 64, size, size)), g.tensor("w", dim=(64, 64 // groups, 3, 3))
+        g.conv_fprop(x, w, padding=1).set_output(True).set_data_type(kind)
+        assert ("@matrix_0" in emit_module(g.validate(), CPU).ir) is call
