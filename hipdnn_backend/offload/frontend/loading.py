@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from hipdnn_backend.offload.errors import ModelError, UnsupportedNodeError
@@ -32,7 +34,7 @@ from hipdnn_backend.offload.mlir import new_context
 from hipdnn_backend.offload.node_outcomes import Absorbed, Became
 from hipdnn_backend.offload.onnx_process.client import OnnxProcessError
 
-__all__ = ["declared_arguments", "load", "prepare", "simplify"]
+__all__ = ["Unfolded", "declared_arguments", "folded", "load", "prepare", "simplify"]
 
 _CONTEXT = ("com.microsoft", "EPContext")
 _WRONG_BODY = {"MeanVarianceNormalization"}
@@ -153,6 +155,37 @@ def prepare(
                 known |= new
 
 
+@dataclass(frozen=True)
+class Unfolded:
+    """A model with static shapes before anything is folded: its nodes, in order, and its initializers."""
+
+    nodes: tuple[onnx.NodeProto, ...]
+    constants: Mapping[str, np.ndarray[Any, Any]]
+    opsets: Mapping[str, int]
+
+
+def folded(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+) -> tuple[Unfolded, OnnxGraph]:
+    """A model with static shapes before and after folding; of its nodes only those of other domains are rewritten.
+
+    Raises:
+        ModelError: as `load`.
+    """
+    with _readable_names():
+        graph = _declared(*read(source), dims or {}, inputs or {})
+        nodes = []
+        for node in graph.nodes:
+            nodes.append(onnx.NodeProto())
+            nodes[-1].CopyFrom(node)
+        raw = Unfolded(tuple(nodes), dict(graph.constants), dict(graph.opsets))
+        simplify(graph, {node.name for node in nodes if not node.domain})
+        return raw, graph
+
+
 def _prepared(
     model: onnx.ModelProto,
     folder: Path | None,
@@ -160,6 +193,15 @@ def _prepared(
     inputs: Mapping[str, Any],
     left: Collection[str],
 ) -> OnnxGraph:
+    graph = _declared(model, folder, dims, inputs)
+    simplify(graph, left)
+    return graph
+
+
+def _declared(
+    model: onnx.ModelProto, folder: Path | None, dims: Mapping[str, int], inputs: Mapping[str, Any]
+) -> OnnxGraph:
+    """The model as it is, with its dims and bound inputs, in the common opset."""
     check_arguments(model, dims, inputs)
     graph = build(model, folder)
     _check_context(graph)
@@ -169,9 +211,7 @@ def _prepared(
     check_words(graph)
     bind_inputs(graph, inputs)
     bind_dims(graph, dims)
-    graph = convert(graph)
-    simplify(graph, left)
-    return graph
+    return convert(graph)
 
 
 def _check_context(graph: OnnxGraph) -> None:

@@ -1,0 +1,6 @@
+"""Whether a model may be padded along an open dim; `analysis` says what is shown."""
+
+from hipdnn_backend.offload.frontend.padding.analysis import PaddedEnds, padded_ends, probe_sizes
+from hipdnn_backend.offload.frontend.padding.walk import NotPaddableError
+
+__all__ = ["NotPaddableError", "PaddedEnds", "padded_ends", "probe_sizes"]
