@@ -20,6 +20,7 @@ from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.engine.statuses import error_text
 from fusilli_plugin.ort_ep import devices, log, memory
 from fusilli_plugin.ort_ep.abi import Api, ErrorCode, OrtError, pointers, string
+from fusilli_plugin.ort_ep.errors import NewShapeError
 from fusilli_plugin.ort_ep.nodes import Call, CompiledNode
 from fusilli_plugin.ort_ep.provider import Provider
 from fusilli_plugin.ort_ep.threads import asked_threads
@@ -32,7 +33,7 @@ __all__ = ["Bridge", "attach"]
 _LOG: Final = logging.getLogger(__name__)
 # The end of a registration's name that lets a provider add devices which ONNX Runtime did not find itself.
 _VIRTUAL: Final = ".virtual"
-_INVALID: Final = (OptionError, GraphError, NotSupportedError)
+_INVALID: Final = (OptionError, GraphError, NotSupportedError, NewShapeError)
 _ESCAPED: Final = 1  # in place of a status, as shim/ort.c has them
 _INTERRUPTED: Final = 2
 _OURS: Final = (FusilliError, OffloadError, EngineError)

@@ -107,10 +107,10 @@ class Examiner:
                 return self._faults(graph, half, extents, inner)
         return {}
 
-    def extents(self, graph: SessionGraph) -> Extents:
-        """Extents for the graph's tensors; see `assumed_extents`."""
+    def extents(self, graph: SessionGraph, sizes: Mapping[str, int] | None = None) -> Extents:
+        """Extents for the graph's tensors; see `assumed_extents`. ``sizes`` count more than what the user wants."""
         try:
-            return assumed_extents(graph, self._dims, partial(self._probe, graph))
+            return assumed_extents(graph, {**self._dims, **(sizes or {})}, partial(self._probe, graph))
         except (OrtError, ValueError, RuntimeError) as error:
             self._problem(f"graph '{graph.name}': the dims of its tensors are not inferred: {error}", error)
             return {name: _ints(value.dims) for name, value in graph.values.items() if value.is_static}

@@ -49,7 +49,7 @@ def assumed_extents(graph: SessionGraph, given: Mapping[str, int], probe: Probe)
 
     Args:
         graph: as ONNX Runtime shows it.
-        given: extents of named dims that the user wants.
+        given: extents of dims that the user wants, by their names, or ``tensor.axis`` for those without one.
         probe: asked for what neither ONNX nor ONNX Runtime infers.
     """
     if all(value.is_static for value in graph.values.values()):
@@ -160,8 +160,9 @@ class _Symbols:
         """A symbol, if it is new; ``first``: it is that of a first axis."""
         if key in self.numbers or key in self._same:
             return
-        if key in self._given:
-            self.numbers[key] = self._given[str(key)]
+        name = key if isinstance(key, str) else f"{key[0]}.{key[1]}"
+        if name in self._given:
+            self.numbers[key] = self._given[name]
             self._fixed.add(key)
         else:
             self.numbers[key] = self._style(len(self.numbers), first)

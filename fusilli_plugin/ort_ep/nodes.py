@@ -17,13 +17,17 @@ from onnx import helper
 
 from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, OrtError
+from fusilli_plugin.ort_ep.ahead import Ahead
 from fusilli_plugin.ort_ep.background import background
-from fusilli_plugin.ort_ep.errors import ProviderError
+from fusilli_plugin.ort_ep.errors import NewShapeError, ProviderError
 from fusilli_plugin.ort_ep.graphs import Value
 from fusilli_plugin.ort_ep.kernels import Kernels, Places, Result, StoredModel
 from fusilli_plugin.ort_ep.memory import on_stream_release
 from fusilli_plugin.ort_ep.offloading import Compiled
-from fusilli_plugin.ort_ep.plans import Dims, ShapePlan, numbers_of
+from fusilli_plugin.ort_ep.options import OnNewShape
+from fusilli_plugin.ort_ep.plans import PaddedPlan, Runnable, ShapePlan, numbers_of
+from fusilli_plugin.ort_ep.shape_counts import ShapeCount, ShapeCounts
+from hipdnn_backend.offload.buckets import Dims, kept, padded, served_by
 from iree_bridge import Device
 
 __all__ = ["Call", "CompiledNode", "Policy", "ShapePlan"]
@@ -39,15 +43,15 @@ class Policy:
     """What a group does with shapes.
 
     Attributes:
-        max_shapes: for how many input shapes plans are kept.
+        max_shapes: for how many input shapes plans are kept, beside those that were made in advance.
         strict: what fails is an error; otherwise ONNX Runtime's kernels run the group.
-        wait: runs of new shapes wait until they are compiled; otherwise ONNX Runtime's kernels run the group meanwhile.
+        on_new_shape: what a run does whose shape has no code.
         threads: of those kernels, 0 for as many as ONNX Runtime likes.
     """
 
     max_shapes: int = 8
     strict: bool = False
-    wait: bool = False
+    on_new_shape: OnNewShape = OnNewShape.FALLBACK
     threads: int = 0
 
 
@@ -88,6 +92,8 @@ class CompiledNode:
         compile_: compiles a model with static shapes.
         policy: see there.
         late: it is compiled when it first runs, though its shapes are known.
+        ahead: shapes that there shall be code for from the beginning, if they are not known.
+        ready: code for some of these, which needs no compiling.
 
     Attributes:
         stage: as for `ShapePlan`, if the shapes are known.
@@ -103,7 +109,7 @@ class CompiledNode:
         self, *, api: Api, runtime: int, name: str, labels: Sequence[str], inputs: Sequence[Value],
         outputs: Sequence[Value], model: onnx.ModelProto | None, device: Device,
         compile_: Callable[[onnx.ModelProto], Compiled], policy: Policy, compiled: Compiled | None = None,
-        late: bool = False,
+        late: bool = False, ahead: Ahead | None = None, ready: Sequence[Compiled] = (),
     ) -> None:  # fmt: skip
         self.runtime = runtime
         self.name = name
@@ -113,12 +119,17 @@ class CompiledNode:
         self.device = device
         self.nbytes = 8 * (len(inputs) + len(outputs))
         self.specialisations = 0
+        self.ahead = ahead or Ahead()
         self.elsewhere: OrderedDict[str, str] = OrderedDict()
         self._api = api
         self._policy = policy
         self._compile = compile_
         self._lock = threading.RLock()
+        self._counts = ShapeCounts()
         self._plans: OrderedDict[bytes, ShapePlan] = OrderedDict()
+        self._fixed: dict[bytes, ShapePlan] = {}  # made in advance: they stay
+        self._padded: OrderedDict[bytes, PaddedPlan] = OrderedDict()
+        self._awaited: dict[bytes, threading.Lock] = {}
         self._failed: OrderedDict[bytes, str] = OrderedDict()
         self._met: Counter[bytes] = Counter()
         self._kernels: Kernels | None = None
@@ -139,6 +150,9 @@ class CompiledNode:
             plan = self._plans[key] = ShapePlan(self._static, self.device)
             if plan.stage:
                 self.stage, self.launch = plan.stage, self._guarded(key, plan)
+        else:
+            self._fixed.update({_key(each.inputs): ShapePlan(each, self.device) for each in ready})
+            self._make_ahead()
         _alive.add(self)
 
     @property
@@ -170,12 +184,12 @@ class CompiledNode:
     # ---- runs
 
     @property
-    def plan(self) -> ShapePlan | None:
+    def plan(self) -> Runnable | None:
         """The plan for the shapes that are known; None if it failed and ONNX Runtime's kernels run them."""
         assert self._static is not None, "C asks for it only if `known_shapes` has some"
         return self.plan_for(_key(self._static.inputs))
 
-    def plan_for(self, shapes: bytes) -> ShapePlan | None:
+    def plan_for(self, shapes: bytes) -> Runnable | None:
         """The plan for the shapes of a run; None if there is none and `run_elsewhere` is the way.
 
         Args:
@@ -183,17 +197,120 @@ class CompiledNode:
 
         Raises:
             OffloadError, EngineError: compiling failed, and so it cannot be run.
+            NewShapeError: there is no code, and none may be made.
         """
         with self._lock:
-            plan = self._plans.get(shapes)
-            if plan is not None:
-                self._plans.move_to_end(shapes)
-                return plan
-            if shapes in self._failed:
+            found = self._found(shapes)
+            if found is not None or shapes in self._failed:
+                return found
+            if self._policy.on_new_shape is OnNewShape.ERROR:
+                raise self._new_shape(_parse(shapes))
+            if self._waits or self._opened() is None:
+                turn = self._awaited.setdefault(shapes, threading.Lock())
+            else:
                 return None
-            if not self._policy.wait and self._opened() is not None:
-                return None
-            return self._made(shapes)
+        with turn:  # runs of other shapes go on meanwhile
+            with self._lock:
+                found = self._found(shapes)
+                if found is not None or shapes in self._failed:
+                    return found
+            try:
+                made = self._made(shapes)
+            finally:
+                self._awaited.pop(shapes, None)
+            with self._lock:
+                self._counts.at(shapes).hits += made is not None
+            return made
+
+    @property
+    def _waits(self) -> bool:
+        return self._policy.strict or self._policy.on_new_shape is OnNewShape.WAIT
+
+    def _found(self, shapes: bytes) -> Runnable | None:
+        """The code that serves a shape, counted; None if there is none."""
+        if shapes in self._failed:
+            return None
+        plan = self._plans.get(shapes)
+        if plan is not None:
+            self._plans.move_to_end(shapes)
+        plan = plan or self._fixed.get(shapes)
+        if plan is not None:
+            self._counts.at(shapes).hits += 1
+            return plan
+        smaller = self._padded_plan(shapes)
+        if smaller is not None:
+            self._counts.at(shapes).padded += 1
+        return smaller
+
+    def _padded_plan(self, shapes: bytes) -> PaddedPlan | None:
+        """Code for the next sizes, where that is harmless."""
+        made = self._padded.get(shapes)
+        if made is not None:
+            self._padded.move_to_end(shapes)
+            return made
+        dims = _parse(shapes)
+        served = served_by(self.ahead.opened, dims) if self._fixed and all(map(all, dims)) else None
+        if served is None:
+            return None
+        have, bucket = served
+        plan = self._fixed.get(_key(padded(self.ahead.opened, dims, bucket)))
+        if plan is None:
+            return None
+        made = PaddedPlan(plan, dims, kept(self.ahead.opened, plan.compiled.outputs, have, bucket))
+        self._padded[shapes] = made
+        while len(self._padded) > _MAX_FAILED:
+            self._padded.popitem(last=False)
+        return made
+
+    def _make_ahead(self) -> None:
+        """Compile for the shapes that there shall be code for.
+
+        Raises:
+            OffloadError, EngineError: it failed, in strict mode.
+            ProviderError: there is no code at all, and none may be made later.
+        """
+        for dims in self.ahead.shapes:
+            if _key(dims) in self._fixed:
+                continue
+            try:
+                self._fixed[_key(dims)] = ShapePlan(self._specialise(self._whole_model(dims), dims), self.device)
+            except Exception as error:
+                if not self.gives_way(_key(dims), error, "does not compile"):
+                    raise
+        if not self._fixed and self._policy.on_new_shape is OnNewShape.ERROR and not self._is_known:
+            reason = f": {self.ahead.problem}" if self.ahead.problem else "; name the sizes with option shapes"
+            raise ProviderError(
+                f"on_new_shape is '{OnNewShape.ERROR}', and no shape of {self._names()} has code{reason}"
+            )
+
+    @property
+    def _is_known(self) -> bool:
+        """The shapes are known before a run, though perhaps not compiled for yet."""
+        return all(value.is_static for value in self.inputs)
+
+    def _new_shape(self, dims: Dims) -> NewShapeError:
+        """The error of a run without code; it speaks of the first dim in which the nearest shape differs."""
+        known = [_parse(shapes) for shapes in (*self._fixed, *self._plans)]
+        places = [(number, axis) for number, each in enumerate(dims) for axis in range(len(each))]
+
+        def differing(other: Dims) -> list[tuple[int, int]]:
+            return [(number, axis) for number, axis in places if other[number][axis] != dims[number][axis]]
+
+        number, axis = min((differing(each) for each in known), key=len, default=places)[0]
+        value = self.inputs[number]
+        name = (value.dims or ())[axis]
+        shown = "; ".join(self._shown(each) for each in known[:8]) + ("; …" if len(known) > 8 else "")
+        why = "; ".join(f"'{each.name}' is not padded: {each.refusal}" for each in self.ahead.opened if each.refusal)
+        return NewShapeError(
+            f"input '{value.name}', dim {axis}{f' ({name!r})' if isinstance(name, str) else ''} is "
+            f"{dims[number][axis]}, a shape without code, and on_new_shape is 'error'; there is code for "
+            f"{shown or 'none'}{f'; {why}' if why else ''}"
+        )
+
+    def counts(self) -> dict[str, ShapeCount]:
+        """How often it ran for each shape, by the dims of its inputs."""
+        with self._lock:
+            return {self._shown(_parse(shapes)): count for shapes, count in self._counts.copy().items()}
 
     def run_elsewhere(self, shapes: bytes, call: Call, stream: int) -> None:
         """Run in ONNX Runtime's kernels, and compile for these shapes meanwhile if that was not tried.
@@ -208,6 +325,8 @@ class CompiledNode:
         """
         if not shapes and self._static is not None:
             shapes = _key(self._static.inputs)
+        with self._lock:
+            self._counts.at(shapes).fallbacks += 1
         try:
             self._run_kernels(shapes, call, stream)
         except OrtError as error:
@@ -236,7 +355,11 @@ class CompiledNode:
         reason = str(error) or type(error).__name__
         with self._lock:
             first = not self.elsewhere
-            self._plans.pop(shapes, None)  # another thread may be running it: it goes with the last reference
+            # another thread may be running it: it goes with the last reference
+            plan = self._plans.pop(shapes, None) or self._fixed.pop(shapes, None)
+            pad = self._padded.pop(shapes, None)
+            self._counts.at(shapes).hits -= plan is not None
+            self._counts.at(shapes).padded -= pad is not None
             _keep(self._failed, shapes, reason)
             _keep(self.elsewhere, text, f"{what}: {_shorter(reason)}")
         _LOG.log(
@@ -277,24 +400,26 @@ class CompiledNode:
 
         def job() -> None:
             node = weak()
-            if node is not None and not node._closed and shapes not in node._plans and shapes not in node._failed:
+            if node is not None and not (node._closed or shapes in node._plans or shapes in node._failed):
                 node._made(shapes)
 
         background.wants((id(self), shapes), job)
 
     def _guarded(self, key: bytes, plan: ShapePlan) -> Callable[[], None]:
         """A launch on the stage that ONNX Runtime's kernels take over if it fails."""
-        call, failed = plan.launcher(), self._failed
-        count = len(self.inputs)
+        call, failed, count = plan.launcher(), self._failed, self._counts.at(key)
+        split = len(self.inputs)
 
         def launch() -> None:
             if key not in failed:
+                count.hits += 1
                 try:
                     return call()
                 except Exception as error:
                     if not self.gives_way(key, error):
                         raise
-            self._run_kernels(key, Call(plan.stage_addresses[:count], lambda _: plan.stage_addresses), 0)
+            count.fallbacks += 1
+            self._run_kernels(key, Call(plan.stage_addresses[:split], lambda _: plan.stage_addresses), 0)
             return None
 
         return launch
@@ -341,7 +466,9 @@ class CompiledNode:
 
     def _specialise(self, model: onnx.ModelProto, dims: Dims) -> Compiled:
         compiled = self._compile(model)
-        self.specialisations += 1
+        with self._lock:
+            self.specialisations += 1
+            self._counts.at(_key(dims)).compiles += 1
         if compiled.seconds > _SLOW and self._static is None:
             level = logging.INFO if self._told_slow else logging.WARNING
             self._told_slow = True
@@ -359,7 +486,8 @@ class CompiledNode:
 
     def failure(self, error: BaseException) -> BaseException:
         """An error of a run with the names of the group's nodes."""
-        return ProviderError(f"{self._names()}: {error or type(error).__name__}")
+        kind = NewShapeError if isinstance(error, NewShapeError) else ProviderError
+        return kind(f"{self._names()}: {error or type(error).__name__}")
 
     # ---- end
 
@@ -367,7 +495,7 @@ class CompiledNode:
         """A stream is destroyed."""
         if self.device.is_gpu and self.device.index == device:
             with self._lock:
-                plans = list(self._plans.values())
+                plans = [*self._plans.values(), *self._fixed.values()]
             for plan in plans:
                 plan.forget_stream(stream)
 
@@ -379,9 +507,11 @@ class CompiledNode:
         mine = id(self)
         background.forget(lambda key: isinstance(key, tuple) and key[0] == mine)
         with self._lock:
-            for plan in self._plans.values():
+            for plan in (*self._plans.values(), *self._fixed.values()):
                 plan.close()
             self._plans.clear()
+            self._fixed.clear()
+            self._padded.clear()
             if self._kernels is not None:
                 self._kernels.close()
                 self._kernels = None

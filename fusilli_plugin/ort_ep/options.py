@@ -10,15 +10,17 @@ import dataclasses
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from fusilli_ground.errors import OptionError
 from fusilli_ground.spelling import did_you_mean
 from fusilli_plugin.ort_ep.abi import NAME
+from hipdnn_backend.offload.buckets import Sizes, parse_sizes
 from iree_bridge.compile.options import TuneMode
 
-__all__ = ["ContextSettings", "ProviderOptions"]
+__all__ = ["ContextSettings", "OnNewShape", "ProviderOptions"]
 
 _PREFIX: Final = f"ep.{NAME.lower()}."
 _MAX_SHAPES: Final = 1024
@@ -67,10 +69,24 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _new_shapes(text: str) -> str:
-    if text not in ("background", "wait"):
-        raise ValueError("background or wait")
-    return text
+class OnNewShape(StrEnum):
+    """What a run does whose shape has no code.
+
+    FALLBACK: ONNX Runtime's kernels run it, and again until its code is there.
+    WAIT: it waits for the code.
+    ERROR: it is an error.
+    """
+
+    FALLBACK = "fallback"
+    WAIT = "wait"
+    ERROR = "error"
+
+
+def _on_new_shape(text: str) -> OnNewShape:
+    try:
+        return OnNewShape(text)
+    except ValueError:
+        raise ValueError(", ".join(each.value for each in OnNewShape)) from None
 
 
 def _tune(text: str) -> TuneMode:
@@ -90,8 +106,8 @@ class ProviderOptions:
         dims: extents to assume for named dims that are not known before a run, when nodes are claimed.
         min_nodes: groups of fewer nodes stay with ONNX Runtime.
         max_shapes: for how many different input shapes a group with dynamic dims is kept compiled.
-        new_shapes: ``background``: shapes that were not met before run in ONNX Runtime's kernels until their code is
-            there; ``wait``: the run waits for the code, as it does in strict mode.
+        on_new_shape: what a run does whose shape has no code; in strict mode it waits where it would fall back.
+        shapes: sizes of open dims for which groups are compiled when the session is made.
         tune: which form of a group serves, see `iree_bridge.compile.options.TuneMode`; None: as the environment says.
         dump: folder for a copy of each compiled group, None for none.
     """
@@ -102,7 +118,8 @@ class ProviderOptions:
     min_nodes: int = field(default=1, metadata={"read": _count})
     max_shapes: int = field(default=8, metadata={"read": _count})
     dump: Path | None = field(default=None, metadata={"read": _folder})
-    new_shapes: str = field(default="background", metadata={"read": _new_shapes})
+    on_new_shape: OnNewShape = field(default=OnNewShape.FALLBACK, metadata={"read": _on_new_shape})
+    shapes: Sizes = field(default_factory=dict, metadata={"read": parse_sizes})
     tune: TuneMode | None = field(default=None, metadata={"read": _tune})
 
     @classmethod

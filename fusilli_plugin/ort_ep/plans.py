@@ -5,25 +5,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from fusilli_ground.locks import fork_safe_lock
 from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.memory import gpu
 from fusilli_plugin.ort_ep.offloading import Compiled
 from hipdnn_backend.device.memory import HostMemory, Memory
+from hipdnn_backend.offload.buckets import Dims
+from hipdnn_backend.offload.program.padding import bind_cut, bind_pad
 from hipdnn_backend.offload.program.program import Program
 from hipdnn_backend.offload.program.runner import Bound, Prepared, prepare
 from iree_bridge import Device
 
-__all__ = ["Dims", "ShapePlan", "numbers_of"]
+__all__ = ["Dims", "PaddedPlan", "Runnable", "ShapePlan", "numbers_of"]
 
 _MAX_BOUND: Final = 16
 _MAX_STAGED: Final = 256 << 10  # bytes of all inputs and outputs
 _MAX_STAGED_IN_C: Final = 32 << 10  # what is copied in less time than Python needs to look at the addresses
-
-Dims = tuple[tuple[int, ...], ...]
-"""The extents of each of some tensors."""
 
 
 def numbers_of(shapes: Dims) -> list[int]:
@@ -43,15 +42,14 @@ def _argument_sizes(program: Program) -> list[int]:
 
 
 class _Stage:
-    """Host memory for a program's arguments, which tensors are copied to and from.
+    """Memory for a program's arguments, which tensors are copied to and from.
 
     Attributes:
         addresses: of the inputs, then of the outputs.
         table: an address and a number of bytes for each of them, for C.
     """
 
-    def __init__(self, program: Program) -> None:
-        memory = HostMemory()
+    def __init__(self, program: Program, memory: Memory) -> None:
         sizes = _argument_sizes(program)
         self._buffers = [memory.allocate(size) for size in sizes]
         self.addresses = [buffer.address for buffer in self._buffers]
@@ -62,7 +60,7 @@ class _Stage:
         self._inputs, self._outputs = places[:split], places[split:]
 
     def run(self, call: Callable[[], None], addresses: Sequence[int]) -> None:
-        """Run a call that is bound to this memory on tensors elsewhere."""
+        """Run a call that is bound to this memory, the host's, on tensors elsewhere."""
         copy: Any = ffi.memmove
         for (place, size), address in zip(self._inputs, addresses, strict=False):
             copy(place, ffi.cast("char *", address), size)
@@ -92,11 +90,17 @@ class ShapePlan:
         self._nbytes = sum(_argument_sizes(compiled.program))
         self._unpack = struct.Struct(f"{self._count}Q").unpack
         self._stage: tuple[_Stage, Callable[[], None]] | None = None
+        self._padding: dict[int, tuple[_Stage, Callable[[], None]]] = {}
         self._last = b""
         self.output_shapes: Any = ffi.new("int64_t[]", numbers_of(compiled.outputs) or [0])
         in_c = not device.is_gpu and self._nbytes <= _MAX_STAGED_IN_C
-        self._stage_of_c = _Stage(compiled.program) if in_c else None
+        self._stage_of_c = _Stage(compiled.program, HostMemory()) if in_c else None
         self.stage: Any = self._stage_of_c.table if self._stage_of_c else ffi.NULL
+
+    @property
+    def compiled(self) -> Compiled:
+        """What it runs."""
+        return self._compiled
 
     @property
     def stage_addresses(self) -> list[int]:
@@ -151,7 +155,7 @@ class ShapePlan:
             return self._bind(addresses, stream)
         self._last = addresses
         if self._stage is None:
-            stage = _Stage(self._compiled.program)
+            stage = _Stage(self._compiled.program, HostMemory())
             self._stage = stage, _shortest(self._prepare(stream).bind(stage.addresses))
         stage, call = self._stage
         return partial(stage.run, call, self._unpack(addresses))
@@ -163,13 +167,54 @@ class ShapePlan:
         self._bound[addresses, stream] = call
         return call
 
+    def run_padded(self, addresses: bytes, stream: int, inputs: Dims, outputs: Dims) -> None:
+        """Run on smaller tensors, which are padded, and cut the results.
+
+        Args:
+            addresses: as for `run`.
+            stream: as for `run`.
+            inputs: the tensors' dims, none of which is 0.
+            outputs: the same of the results.
+
+        Raises:
+            EngineError: a graph failed.
+            DeviceError: there is no memory left, or a copy failed.
+        """
+        compiled, memory, places = self._compiled, self._memory(), self._unpack(addresses)
+        views = [compiled.program.views[each.view] for each in (*compiled.program.inputs, *compiled.program.outputs)]
+        split = len(inputs)
+        with self._lock:
+            stage, call = self._padding_stage(stream)
+            for number, dims in enumerate(inputs):
+                target, padded = stage.addresses[number], compiled.inputs[number]
+                for copy in bind_pad(memory, stream, target, padded, places[number], dims, views[number].dtype):
+                    copy()
+            call()
+            for number, dims in enumerate(outputs):
+                source, padded, at = stage.addresses[split + number], compiled.outputs[number], places[split + number]
+                bind_cut(memory, stream, at, dims, source, padded, views[split + number].dtype)()
+
+    def _padding_stage(self, stream: int) -> tuple[_Stage, Callable[[], None]]:
+        found = self._padding.get(stream)
+        if found is None:
+            stage = _Stage(self._compiled.program, self._memory())
+            found = self._padding[stream] = stage, _shortest(self._prepare(stream).bind(stage.addresses))
+        return found
+
+    def _memory(self) -> Memory:
+        return gpu(self._device.index) if self._device.is_gpu else HostMemory()
+
     def _prepare(self, stream: int) -> Prepared:
         prepared = self._prepared.get(stream)
         if prepared is None:
             compiled = self._compiled
-            memory: Memory = gpu(self._device.index) if self._device.is_gpu else HostMemory()
             prepared = prepare(
-                compiled.program, compiled.plans, memory, compiled.constants, stream=stream, origins=compiled.origins
+                compiled.program,
+                compiled.plans,
+                self._memory(),
+                compiled.constants,
+                stream=stream,
+                origins=compiled.origins,
             )
             self._prepared[stream] = prepared
         return prepared
@@ -179,6 +224,7 @@ class ShapePlan:
         with self._lock:
             self._bound = {key: call for key, call in self._bound.items() if key[1] != stream}
             self._stage = None
+            self._padding.pop(stream, None)
             prepared = self._prepared.pop(stream, None)
         if prepared is not None:
             prepared.close()
@@ -187,3 +233,40 @@ class ShapePlan:
         """Free the memory; the plans are shared and stay."""
         for stream in list(self._prepared):
             self.forget_stream(stream)
+
+
+class Runnable(Protocol):
+    """What runs a group for the shapes of a call.
+
+    Attributes:
+        output_shapes: rank and dims of each output, for C.
+    """
+
+    output_shapes: Any
+
+    def run(self, addresses: bytes, stream: int) -> None:
+        """Run on the tensors at some addresses; see `ShapePlan.run`."""
+        ...
+
+
+class PaddedPlan:
+    """A plan that serves smaller tensors than it was made for.
+
+    Args:
+        plan: for the padded ones.
+        inputs: dims of the tensors.
+        outputs: dims of the results.
+
+    Attributes:
+        output_shapes: as of `ShapePlan`.
+    """
+
+    def __init__(self, plan: ShapePlan, inputs: Dims, outputs: Dims) -> None:
+        self._plan = plan
+        self._inputs = inputs
+        self._outputs = outputs
+        self.output_shapes: Any = ffi.new("int64_t[]", numbers_of(outputs) or [0])
+
+    def run(self, addresses: bytes, stream: int) -> None:
+        """As `ShapePlan.run`."""
+        self._plan.run_padded(addresses, stream, self._inputs, self._outputs)

@@ -15,6 +15,7 @@ from fusilli_ground.spelling import did_you_mean
 from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep import context, devices, dump, report
 from fusilli_plugin.ort_ep.abi import NAME, Api, c_text
+from fusilli_plugin.ort_ep.ahead import Ahead, SizedGraph, open_dims
 from fusilli_plugin.ort_ep.bodies import CONDITIONAL, Bodies
 from fusilli_plugin.ort_ep.engines import engines_for
 from fusilli_plugin.ort_ep.errors import ProviderError
@@ -28,6 +29,7 @@ from fusilli_plugin.ort_ep.options import ContextSettings, ProviderOptions
 from fusilli_plugin.ort_ep.report import NodeReport
 from fusilli_plugin.ort_ep.threads import with_threads
 from graph_api import FusilliError
+from hipdnn_backend.offload.buckets import check_names
 from iree_bridge import Device
 
 __all__ = ["Provider"]
@@ -79,9 +81,15 @@ class Provider:
         self._in_body = False  # of an If: the last graph that was shown
         self._claimed_in = ""  # name of the last graph with claims
         self._model_path = ""
-        self._examiner = Examiner(api, self._engines, self.options.dims, self._problem)
+        self._sized: SizedGraph | None = None
+        self._refused: OptionError | None = None
+        self._examiner = Examiner(api, self._engines, self._assumed(), self._problem)
         report.announce(self)
         self._text: Any = c_text(devices.compatibility_text(device))
+
+    def _assumed(self) -> dict[str, int]:
+        """Extents that dims are taken to have while nodes are claimed."""
+        return {**{name: sizes[0] for name, sizes in self.options.shapes.items()}, **self.options.dims}
 
     # ---- claiming
 
@@ -98,6 +106,7 @@ class Provider:
         verdicts: Mapping[int, Verdict] = {}
         claims: list[_Claim] = []
         try:
+            self._size(graph)
             extents = self._examiner.extents(graph)
             verdicts = self._verdicts(graph, extents)
             verdicts, claims = self._claims(graph, verdicts, extents)
@@ -110,9 +119,21 @@ class Provider:
             self._claimed_in = graph.name
             self._claim(support, [graph.nodes[index].handle for index in claim.indices])
             self._kept += [claim.compiled] if claim.compiled else []
-        if self.options.strict and not claims and self._complaints():
+        if not claims and (self._refused or (self.options.strict and self._complaints())):
             for node in [node for node in graph.nodes if not node.has_subgraphs][:1]:
                 self._claim(support, [node.handle])
+
+    def _size(self, graph: SessionGraph) -> None:
+        """Learn how a model's tensors follow from the dims that have sizes in advance."""
+        if graph.is_nested or not self.options.shapes or self._holders(graph):
+            return
+        self._refused = None
+        try:
+            check_names(self.options.shapes, open_dims(graph))
+        except OptionError as error:
+            self._refused = error  # for `compile`, which can raise it
+            return
+        self._sized = SizedGraph(graph, self.options.shapes, lambda sizes: self._examiner.extents(graph, sizes))
 
     def _read(self, handle: Any) -> SessionGraph:
         graph = read(self._api, handle)
@@ -257,7 +278,10 @@ class Provider:
         Raises:
             ProviderError: in strict mode, if claiming left something out.
             OffloadError, EngineError: compiling failed.
+            OptionError: sizes are given for dims that no input has.
         """
+        if self._refused is not None:
+            raise self._refused
         complaints = self._complaints() if self.options.strict else []
         if complaints:
             raise ProviderError(f"{NAME} is strict: " + "; ".join(complaints[:8]))
@@ -307,10 +331,11 @@ class Provider:
                 device=self.device,
                 compile_=self._compile_model,
                 late=self._is_late(),
+                ahead=None if compiled or not model else self._ahead(graph, inputs, outputs),
                 policy=Policy(
                     max_shapes=self.options.max_shapes,
                     strict=self.options.strict,
-                    wait=self.options.strict or self.options.new_shapes == "wait",
+                    on_new_shape=self.options.on_new_shape,
                     threads=self._threads,
                 ),
             )
@@ -318,6 +343,17 @@ class Provider:
             labels = ", ".join(node.label for node in graph.nodes[:4])
             raise FusilliError(f"node '{name}' ({labels}{', …' if len(graph.nodes) > 4 else ''}): {error}") from error
         return node
+
+    def _ahead(self, graph: SessionGraph, inputs: Sequence[str], outputs: Sequence[str]) -> Ahead | None:
+        """The shapes that a group is compiled for in advance; None if the option names none."""
+        if self._sized is None or all(graph.values[name].is_static for name in inputs):
+            return None
+        indices = range(len(graph.nodes))
+        labels = {node_name(node.index): node.label for node in graph.nodes}
+        found = self._sized.ahead(inputs, lambda dims: model_of(graph, indices, inputs, outputs, dims), labels)
+        if found.problem:
+            self._problem(f"{len(graph.nodes)} nodes are not compiled in advance: {found.problem}", None)
+        return found
 
     def _compile_model(self, model: onnx.ModelProto) -> Compiled:
         compiled = compile_model(model, self._engines, place=self._place, on_gpu=self.device.is_gpu)
@@ -327,9 +363,9 @@ class Provider:
 
     # ---- what a user asks
 
-    def _problem(self, text: str, error: BaseException) -> None:
+    def _problem(self, text: str, error: BaseException | None) -> None:
         self._problems.append(text)
-        _LOG.error("%s", text, exc_info=error if _LOG.isEnabledFor(logging.DEBUG) else None)
+        _LOG.error("%s", text, exc_info=error if error and _LOG.isEnabledFor(logging.DEBUG) else None)
 
     def _complaints(self) -> list[str]:
         """What strict mode does not accept."""
@@ -368,6 +404,12 @@ class Provider:
             problems=tuple(self._problems),
             specialisations={node.name: node.specialisations for node in self._compiled},
             elsewhere={node.name: dict(node.elsewhere) for node in self._compiled if node.elsewhere},
+            shapes={node.name: node.counts() for node in self._compiled},
+            padding={
+                node.name: {dim.name: dim.refusal for dim in node.ahead.opened}
+                for node in self._compiled
+                if node.ahead.opened
+            },
             time=time.time(),
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from fusilli_plugin.ort_ep.abi import NAME
+from fusilli_plugin.ort_ep.shape_counts import ShapeCount
 
 __all__ = ["REQUEST", "NodeReport", "Report", "announce", "answer", "ask"]
 
@@ -66,6 +67,8 @@ class Report:
         problems: what went wrong inside while nodes were claimed.
         specialisations: name of a compiled group → how often it was compiled for other shapes.
         elsewhere: name of a compiled group → dims of inputs that ONNX Runtime's kernels run → why.
+        shapes: name of a compiled group → dims of inputs → how often it ran, and by what.
+        padding: name of a compiled group → dim of option ``shapes`` → why it is not padded, "" if it is.
         time: of the report, in seconds since the epoch.
     """
 
@@ -74,6 +77,8 @@ class Report:
     problems: tuple[str, ...]
     specialisations: Mapping[str, int]
     elsewhere: Mapping[str, Mapping[str, str]]
+    shapes: Mapping[str, Mapping[str, ShapeCount]]
+    padding: Mapping[str, Mapping[str, str]]
     time: float
 
     @property
@@ -103,6 +108,16 @@ class Report:
             f"  group '{name}' for {dims}: ONNX Runtime's kernels, {reason}"
             for name, found in self.elsewhere.items()
             for dims, reason in found.items()
+        ]
+        lines += [
+            f"  group '{name}', dim '{dim}': {f'exact sizes only: {why}' if why else 'padded to the next size'}"
+            for name, found in self.padding.items()
+            for dim, why in found.items()
+        ]
+        lines += [
+            f"  group '{name}' for {dims}: {count}"
+            for name, found in self.shapes.items()
+            for dims, count in found.items()
         ]
         return "\n".join(lines)
 

@@ -261,7 +261,7 @@ if __name__ == "__main__":
     onnxruntime.set_default_logger_severity(4)
     fusilli_plugin.register_ep(cpu=True)
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    chosen = {"strict": "1"} if "strict" in sys.argv else {"new_shapes": "wait"}
+    chosen = {"strict": "1"} if "strict" in sys.argv else {"on_new_shape": "wait"}
     wrong = {seed: why for seed in range(first, first + count) if (why := run(seed, **chosen))}
     for seed, why in wrong.items():
         print(f"WRONG net {seed}: {' '.join(why.split())[:1000]}")

@@ -68,17 +68,17 @@ def test_a_new_shape_is_served_at_once_and_compiled_meanwhile(monkeypatch: pytes
 def test_who_waits_gets_code_in_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.CompiledNode, "run_elsewhere", broken)
     model = product()
-    made = session(model, new_shapes="wait")
+    made = session(model, on_new_shape="wait")
     check(model, made, 1e-6, model.feeds(0, {"n": 6}))
     assert list(fusilli_plugin.ep_report(made).specialisations.values()) == [1]
 
 
-@pytest.mark.parametrize("how", ["background", "wait"])
+@pytest.mark.parametrize("how", ["fallback", "wait"])
 def test_a_shape_that_does_not_compile_runs_in_the_kernels_and_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     model = product()
-    made = session(model, new_shapes=how)
+    made = session(model, on_new_shape=how)
     refuses(monkeypatch)
     for size in (2, 7, 2, 7, 2):
         check(model, made, 1e-6, model.feeds(size, {"n": size}))
@@ -118,7 +118,7 @@ def test_a_launch_that_fails_is_done_by_the_kernels(monkeypatch: pytest.MonkeyPa
 def test_a_launch_for_a_new_shape_that_fails_is_done_by_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.ShapePlan, "run", broken)
     model = product()
-    made = session(model, new_shapes="wait")
+    made = session(model, on_new_shape="wait")
     for size in (2, 3, 2):
         check(model, made, 1e-6, model.feeds(size, {"n": size}))
     (found,) = fusilli_plugin.ep_report(made).elsewhere.values()
@@ -282,7 +282,7 @@ def test_slow_compiles_are_warned_of_once_for_each_group(
 ) -> None:
     monkeypatch.setattr(nodes, "_SLOW", 0.0)
     model = conv_relu(batch="n")
-    made = session(model, new_shapes="wait")
+    made = session(model, on_new_shape="wait")
     with caplog.at_level(logging.INFO, "fusilli_plugin"):
         for size in (1, 2, 3):
             np.testing.assert_allclose(

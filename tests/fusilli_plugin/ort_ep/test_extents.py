@@ -238,7 +238,7 @@ def scaled(*dims: int | str) -> onnx.ModelProto:
 @pytest.mark.usefixtures("provider")
 @pytest.mark.parametrize("dims", [(6, 4), ("n", 4), ("n", "c")])
 def test_what_onnx_runtime_does_not_infer_is_found_out(dims: tuple[int | str, ...]) -> None:
-    made = session(scaled(*dims).SerializeToString(), new_shapes="wait")
+    made = session(scaled(*dims).SerializeToString(), on_new_shape="wait")
     report = fusilli_plugin.ep_report(made)
     assert [node.op_type for node in report.nodes if not node.group] == ["Scaler"]
     x = np.linspace(-1, 1, 24, dtype=F32).reshape(6, 4)
@@ -281,7 +281,7 @@ def looped(grows: bool, batch: int | str) -> onnx.ModelProto:
 @pytest.mark.parametrize("grows", [False, True])
 def test_behind_a_loop_its_state_is_taken_for_as_large_as_before(grows: bool, batch: int | str) -> None:
     """Where it is not, the guess was wrong and the values are right."""
-    made = session(looped(grows, batch).SerializeToString(), new_shapes="wait")
+    made = session(looped(grows, batch).SerializeToString(), on_new_shape="wait")
     report = fusilli_plugin.ep_report(made)
     left = {node.op_type for node in report.nodes if not node.group}
     assert not left & {"MatMul", "Softmax"}, report
@@ -344,7 +344,7 @@ def chosen(condition: str, body: str = "MatMul", inner: bool = False) -> onnx.Mo
 @pytest.mark.parametrize("condition", ["known", "by shape", "by value"])
 def test_an_if_is_claimed_as_a_whole_where_its_condition_follows_from_extents(condition: str, inner: bool) -> None:
     data = chosen(condition, inner=inner).SerializeToString()
-    made = session(data, new_shapes="wait")
+    made = session(data, on_new_shape="wait")
     theirs: Any = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     for rows, size in ((8, 1.0), (3, 0.1)):

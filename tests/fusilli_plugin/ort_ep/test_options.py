@@ -21,7 +21,7 @@ def test_settings_that_are_not_for_the_provider_are_left_alone() -> None:
 def test_every_option_is_read(tmp_path: Path) -> None:
     found = options(
         strict="1", engines="A, B", dims="batch=2,seq=16", min_nodes="3", max_shapes="2", dump=str(tmp_path / "new"),
-        new_shapes="wait",
+        on_new_shape="wait",
     )  # fmt: skip
     assert found == ProviderOptions(True, ("A", "B"), {"batch": 2, "seq": 16}, 3, 2, tmp_path / "new", "wait")
     assert (tmp_path / "new").is_dir()
@@ -39,7 +39,7 @@ def test_every_option_is_read(tmp_path: Path) -> None:
         ("engines", "A,,B", "names separated by commas"),
         ("dump", "", "a folder"),
         ("dump", "/proc/here", "a folder that can be written; this one cannot"),
-        ("new_shapes", "later", "background or wait"),
+        ("on_new_shape", "later", "fallback, wait, error"),
     ],
 )
 def test_a_malformed_value_is_an_error_that_says_what_is_valid(name: str, text: str, says: str) -> None:

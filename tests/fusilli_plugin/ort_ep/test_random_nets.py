@@ -22,7 +22,7 @@ def test_every_node_is_claimed_and_in_one_group(seed: int) -> None:
 @pytest.mark.parametrize("seed", [101, 103, 106])
 def test_results_are_right(seed: int) -> None:
     """A detector, attention, a recurrence."""
-    assert not run(seed, new_shapes="wait")
+    assert not run(seed, on_new_shape="wait")
 
 
 @pytest.mark.slow
@@ -34,4 +34,4 @@ def test_many_results_are_right(first: int, strict: str) -> None:
         # a recurrence of more than 32 steps in both directions has no code: only kernels
         if strict == "1" and seed % 4 == 2:
             continue
-        assert not run(seed, new_shapes="wait", strict=strict)
+        assert not run(seed, on_new_shape="wait", strict=strict)

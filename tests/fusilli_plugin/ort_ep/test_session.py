@@ -33,7 +33,7 @@ def test_devices_are_offered_by_name() -> None:
 
 
 def test_an_unknown_option_fails_the_session_and_names_the_valid_ones() -> None:
-    with pytest.raises(Exception, match="no option 'strikt'.*max_shapes, min_nodes, new_shapes, strict"):
+    with pytest.raises(Exception, match="no option 'strikt'.*max_shapes, min_nodes, on_new_shape, shapes, strict"):
         session(add(), strikt="1")
 
 

@@ -79,9 +79,9 @@ class Arithmetic:
     @staticmethod
     def _check_bodies(node: onnx.NodeProto, decided: bool) -> None:
         if decided:
-            raise NotPaddableError(f"{label(node)} is decided by extents, or its bodies read some")
+            raise NotPaddableError("it is decided by extents, or its bodies read some", node.name, label(node))
         if any(each.op_type in ("Shape", "Size") for body in subgraphs(node) for each in body.node):
-            raise NotPaddableError(f"a body of {label(node)} reads extents")
+            raise NotPaddableError("its bodies read extents", node.name, label(node))
 
     def _measured(self, node: onnx.NodeProto) -> None:
         dims = self._dims(node.input[0])
@@ -112,7 +112,7 @@ class Arithmetic:
             return
         degrees = None if node.domain or results is None else self._followed(node, values, results)
         if degrees is None or any(degree.max(initial=0) > _DEGREE for degree in degrees):
-            raise NotPaddableError(f"{label(node)} computes with extents, other than by sums and products")
+            raise NotPaddableError("it computes with extents, other than by sums and products", node.name, label(node))
         self._put(node, found, degrees)
 
     def _followed(

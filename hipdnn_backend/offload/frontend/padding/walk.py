@@ -18,7 +18,19 @@ Array = np.ndarray[Any, Any]
 
 
 class NotPaddableError(Exception):
-    """Rows that are added would reach results that are kept; the message says at which node, and why."""
+    """Rows that are added would reach results that are kept, or that cannot be told.
+
+    Attributes:
+        reason: why.
+        node: name of the node that mixes rows, "" if it is not one node.
+        what: the node for people, "" likewise.
+    """
+
+    def __init__(self, reason: str, node: str = "", what: str = "") -> None:
+        self.reason = reason
+        self.node = node
+        self.what = what
+        super().__init__(f"{what}: {reason}" if what else reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +133,7 @@ class Walk:
             try:
                 self._through(at)
             except NotPaddableError as error:
-                raise NotPaddableError(f"{label(node)}: {error}") from None
+                raise NotPaddableError(error.reason, node.name, label(node)) from None
 
     def _through(self, at: At) -> None:
         node = at.node
