@@ -25,6 +25,8 @@ from fusilli_plugin.cli.models import (
     dims_of,
     model_options,
     offload_options,
+    print_padding,
+    shapes_option,
     targets_engines,
 )
 from iree_bridge import Target, compile_graph
@@ -42,6 +44,7 @@ __all__ = ["compile_"]
     help="ONNX file to write instead, which sessions of ONNX Runtime run with HipDNNExecutionProvider.",
 )
 @model_options
+@shapes_option
 @json_option
 def compile_(
     graph_file: Path,
@@ -51,6 +54,7 @@ def compile_(
     dims: tuple[str, ...],
     bound: tuple[str, ...],
     layout: str,
+    shapes: str | None,
     as_json: bool,
 ) -> None:
     r"""Compile a graph or a model into one file.
@@ -63,18 +67,19 @@ def compile_(
       fusilli compile graph.json --target gfx942 -o graph.fusilli
       fusilli compile graph.json --target gfx90a,gfx942,cpu -o graph.fusilli --json
       fusilli compile model.onnx --target gfx942,cpu -o model.fusilli --dim batch=1
+      fusilli compile model.onnx --target cpu -o model.fusilli --shapes "batch=1,2,4,8 seq=64..512:64"
       fusilli compile model.onnx --target gfx942,cpu --ep-context compiled.onnx
     """
     if (output is None) == (ep_context is None):
         raise click.UsageError("say with -o or with --ep-context what to write")
     require_outputs(output, ep_context, source=graph_file)
     if is_model(graph_file):
-        _compile_model(graph_file, targets, output, ep_context, dims, bound, layout, as_json)
+        _compile_model(graph_file, targets, output, ep_context, dims, bound, layout, shapes, as_json)
         return
     if output is None:
         raise click.UsageError(f"{graph_file} is a graph; --ep-context is for models")
-    if dims or bound:
-        raise click.UsageError(f"{graph_file} is a graph; --dim and --input are for models")
+    if dims or bound or shapes:
+        raise click.UsageError(f"{graph_file} is a graph; --dim, --input and --shapes are for models")
     graph = load_graph(graph_file)
     chosen = [Target.parse(target) for target in targets]
     start = time.perf_counter()
@@ -103,18 +108,21 @@ def _compile_model(
     dims: tuple[str, ...],
     bound: tuple[str, ...],
     layout: str,
+    shapes: str | None,
     as_json: bool,
 ) -> None:
-    from hipdnn_backend.offload import compile_model
+    from hipdnn_backend.offload import compile_model, compile_shapes
     from hipdnn_backend.offload.program.package import save_package
 
     sizes, values = dims_of(dims), bound_inputs(bound)
     start = time.perf_counter()
     with progress() as step:
         step.say(f"compiling {path.name} for {', '.join(targets)}")
-        name, variants = compile_model(
-            path, targets_engines(targets), dims=sizes, inputs=values, options=offload_options(step, layout)
-        )
+        engines, options = targets_engines(targets), offload_options(step, layout)
+        if shapes is None:
+            name, variants = compile_model(path, engines, dims=sizes, inputs=values, options=options)
+        else:
+            name, variants = compile_shapes(path, engines, shapes, dims=sizes, inputs=values, options=options)
         if output is not None:
             save_package(output, name, variants)
         else:
@@ -127,6 +135,7 @@ def _compile_model(
     made = [
         {
             "target": variant.target,
+            **({"sizes": " ".join(f"{dim}={size}" for dim, size in variant.sizes.items())} if shapes else {}),
             "graphs": len(variant.program.graphs),
             "plans": len(variant.plans),
             "bytes": sum(len(plan.payload) for plan in variant.plans),
@@ -135,7 +144,9 @@ def _compile_model(
         for variant in variants
     ]
     if as_json:
-        print_json({"model": name, "output": str(output), "bytes": size, "seconds": seconds, "targets": made})
+        padding = {"padding": {dim.name: dim.refusal or None for dim in variants[0].opened}} if shapes else {}
+        print_json({"model": name, "output": str(output), "bytes": size, "seconds": seconds, "targets": made} | padding)
     else:
-        print_table(("target", "graphs", "plans", "bytes", "arena"), [tuple(row.values()) for row in made])
+        print_table(tuple(made[0]), [tuple(row.values()) for row in made])
+        print_padding(variants[0].opened)
         echo(f"{output}: '{name}', {size} bytes, {seconds:.2f} s")

@@ -12,15 +12,18 @@ import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
 import numpy as np
 
 from fusilli_plugin.checks.arrays import read_arrays
+from fusilli_plugin.cli.base import echo
 from fusilli_plugin.cli.kinds import Kind, kind_of
 from graph_api import GraphError
 
 if TYPE_CHECKING:
-    from fusilli_plugin.cli.base import Step, echo
+    from fusilli_plugin.cli.base import Step
     from hipdnn_backend.engine import Engine
-    from hipdnn_backend.offload import Model
+    from hipdnn_backend.offload import Model, ShapedModel
+    from hipdnn_backend.offload.buckets import OpenDim
     from hipdnn_backend.offload.frontend import Declared
     from hipdnn_backend.offload.model import Tensor
+    from hipdnn_backend.offload.shaped import OpenTensor
 
 __all__ = [
     "bound_inputs",
@@ -29,8 +32,11 @@ __all__ = [
     "engines_on",
     "feeds_from",
     "load_model",
+    "load_shaped",
     "model_options",
+    "print_padding",
     "random_feeds",
+    "shapes_option",
     "targets_engines",
 ]
 
@@ -52,6 +58,24 @@ def model_options(function: F) -> F:
         "--dim", "dims", metavar="NAME=N", multiple=True,
         help="Models: size of a symbolic dim; INPUT.AXIS names a dim that has no name.",
     )(function)  # fmt: skip
+
+
+def shapes_option(function: F) -> F:
+    """``--shapes`` for commands that compile for several sizes."""
+    return click.option(
+        "--shapes", metavar="SIZES",
+        help="Models: sizes of open dims to compile for, 'batch=1,2,4 seq=64..512:64'; between them inputs are padded "
+             "where that is harmless.",
+    )(function)  # fmt: skip
+
+
+def print_padding(opened: Sequence[OpenDim]) -> None:
+    """Which dims are padded, and why not."""
+    for dim in opened:
+        sizes = ", ".join(map(str, dim.sizes))
+        echo(
+            f"dim '{dim.name}': code for {sizes}; {f'no others: {dim.refusal}' if dim.refusal else 'others are padded'}"
+        )
 
 
 def dims_of(values: Sequence[str]) -> dict[str, int]:
@@ -131,6 +155,24 @@ def targets_engines(targets: Sequence[str]) -> dict[str, tuple[Engine, ...]]:
     return {target: engines_for_target(target, [FusilliEngine("cpu")]) for target in dict.fromkeys(named)}
 
 
+def load_shaped(
+    path: Path, device: str, step: Step, shapes: str | None, dims: Sequence[str], bound: Sequence[str], layout: str
+) -> ShapedModel:
+    """The model on a device for several sizes of its open dims, with progress.
+
+    Raises:
+        OptionError, OffloadError, DeviceError, EngineError, FusilliError, OSError: see
+            `hipdnn_backend.offload.load_shapes`.
+    """
+    from hipdnn_backend.offload import load_shapes
+
+    step.say(f"loading {path.name} for {device}")
+    return load_shapes(
+        path, shapes, device=device, dims=dims_of(dims), inputs=bound_inputs(bound), engines=engines_on(device),
+        options=_options(path, step, layout),
+    )  # fmt: skip
+
+
 def load_model(
     path: Path, device: str, step: Step, dims: Sequence[str] = (), bound: Sequence[str] = (), layout: str = "auto"
 ) -> Model:
@@ -189,7 +231,7 @@ def random_feeds(model: Model, seed: int) -> dict[str, Array]:
 
 
 def feeds_from(
-    path: Path, name: str, inputs: Sequence[Tensor | Declared], *, known: Sequence[str] = ()
+    path: Path, name: str, inputs: Sequence[Tensor | OpenTensor | Declared], *, known: Sequence[str] = ()
 ) -> dict[str, Array]:
     """Arrays for a model's inputs from a ``.npz`` file; numbers of another width are converted within their kind.
 
@@ -227,7 +269,7 @@ class _MisfitError(Exception):
     """An array does not fit an input."""
 
 
-def _fitted(name: str, array: Array, tensor: Tensor | Declared) -> Array:
+def _fitted(name: str, array: Array, tensor: Tensor | OpenTensor | Declared) -> Array:
     wanted = tensor.dtype
     if not _is_of(array.shape, tensor.dims):
         raise _MisfitError(f"'{name}' has shape {array.shape}, the input's dims are {_shown(tensor.dims)}")

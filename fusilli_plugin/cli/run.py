@@ -25,7 +25,7 @@ from fusilli_plugin.cli.base import (
 )
 from fusilli_plugin.cli.graphs import load_graph
 from fusilli_plugin.cli.kinds import Kind, kind_of
-from fusilli_plugin.cli.models import model_options
+from fusilli_plugin.cli.models import model_options, shapes_option
 from fusilli_plugin.cli.run_model import ModelRun, run_model
 from graph_api import TensorAttr, numerics
 from graph_api.numerics import Comparison
@@ -49,6 +49,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Compare every element with the float64 reference; models: each graph with ONNX Runtime's CPU provider.",
 )
 @model_options
+@shapes_option
 @file_option(
     "--report",
     ".html",
@@ -79,6 +80,7 @@ def run(
     dims: tuple[str, ...],
     bound: tuple[str, ...],
     layout: str,
+    shapes: str | None,
     report: Path | None,
     trace: Path | None,
     dump_graph: int | None,
@@ -98,6 +100,7 @@ def run(
       fusilli run graph.json --device hip:1 --inputs in.npz --outputs out.npz
       fusilli run graph.fusilli --device cpu
       fusilli run model.onnx --device cpu --dim batch=1 --check --report page.html
+      fusilli run model.onnx --device cpu --shapes batch=1,2,4 --inputs in.npz
     """
     device = device or Options.from_env().device
     require_outputs(outputs, report, trace, dump_to, source=graph_file, inputs=inputs)
@@ -113,13 +116,14 @@ def run(
             dims=dims,
             bound=bound,
             layout=layout,
+            shapes=shapes,
             page=named_file(report, f"{graph_file.stem}.report.html"),
             trace=trace,
             dump=dump_graph,
             dump_to=dump_to,
         )
         ctx.exit(run_model(asked, as_json))
-    if dims or bound or report or trace or dump_graph is not None or dump_to:
+    if dims or bound or shapes or report or trace or dump_graph is not None or dump_to:
         raise click.UsageError(f"{graph_file} is a graph; --help says which options are for models")
     artifact = Artifact.load(graph_file) if kind is Kind.SAVED_GRAPH else None
     graph = load_graph(graph_file) if artifact is None else artifact.graph

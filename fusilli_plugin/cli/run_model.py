@@ -22,7 +22,9 @@ from fusilli_plugin.cli.models import (
     early_feeds,
     feeds_from,
     load_model,
+    load_shaped,
     outputs_document,
+    print_padding,
     random_feeds,
     summary,
 )
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from fusilli_plugin.cli.base import Step
     from fusilli_plugin.engine.plan import FusilliPlan
     from fusilli_plugin.report import StepRow
-    from hipdnn_backend.offload import Model
+    from hipdnn_backend.offload import Model, ShapedModel
     from hipdnn_backend.offload.program.program import Execute, PlannedGraph
     from hipdnn_backend.offload.program.runner import Prepared, Timing
 
@@ -59,6 +61,7 @@ class ModelRun:
         dims: ``--dim`` as given.
         bound: ``--input`` as given.
         layout: ``--layout`` as given.
+        shapes: ``--shapes`` as given.
         page: print the table and write this page; None for neither.
         trace: where the trace goes, None for none.
         dump: number of the graph to dump, None for none.
@@ -74,6 +77,7 @@ class ModelRun:
     dims: Sequence[str] = ()
     bound: Sequence[str] = ()
     layout: str = "auto"
+    shapes: str | None = None
     page: Path | None = None
     trace: Path | None = None
     dump: int | None = None
@@ -96,6 +100,8 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
     """
     document: dict[str, Any] = {}
     _refuse(asked)
+    if asked.shapes or _has_sizes(asked.path):
+        return _run_shaped(asked, as_json)
     given = _early(asked)
     with progress() as step, _load(asked, step) as model:
         dumped = None if asked.dump is None else _dumped(asked.dump, model)
@@ -126,6 +132,54 @@ def run_model(asked: ModelRun, as_json: bool) -> int:
     for finding in wrong[:1]:
         echo(f"the first graph that is wrong: {finding}", err=True)
     return 1 if wrong else 0
+
+
+def _has_sizes(path: Path) -> bool:
+    """Whether it is a saved model that is compiled for several sizes."""
+    if kind_of(path) is not Kind.SAVED_MODEL:
+        return False
+    from hipdnn_backend.offload.program.package import Package
+
+    return Package.open(path).has_sizes
+
+
+def _run_shaped(asked: ModelRun, as_json: bool) -> int:
+    """Run a model that is compiled for several sizes: on given inputs, or on random ones of the largest.
+
+    Raises:
+        GraphError: what looks at one program is asked for, or the arrays do not fit.
+        OptionError, OffloadError, DeviceError, EngineError, FusilliError, OSError: with a message for the user.
+    """
+    if asked.check or asked.page or asked.trace or asked.dump is not None:
+        raise GraphError(
+            f"{asked.path}: --check, --report, --trace and --dump-graph look at the program of one shape; give --dim "
+            "instead of --shapes"
+        )
+    with (
+        progress() as step,
+        load_shaped(asked.path, asked.device, step, asked.shapes, asked.dims, asked.bound, asked.layout) as model,
+    ):
+        feeds = _shaped_feeds(asked, model)
+        step.say(f"running on {asked.device}")
+        start = time.perf_counter()
+        outputs = model.run(feeds)
+        seconds = time.perf_counter() - start
+        if asked.outputs:
+            save_arrays(outputs, asked.outputs)
+    document = {"model": model.name, "device": asked.device, "target": model.target, "load": model.seconds}
+    if as_json:
+        padding = {dim.name: dim.refusal or None for dim in model.opened}
+        print_json(document | {"seconds": seconds, "padding": padding, "outputs": outputs_document(outputs)})
+    else:
+        print_padding(model.opened)
+        _print(asked, document, outputs, [], seconds)
+    return 0
+
+
+def _shaped_feeds(asked: ModelRun, model: ShapedModel) -> dict[str, Array]:
+    if asked.inputs is None:
+        return random_feeds(model.largest, asked.seed)
+    return feeds_from(asked.inputs, model.name, model.inputs)
 
 
 def _refuse(asked: ModelRun) -> None:

@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +28,10 @@ from fusilli_plugin.ort_ep.abi import NAME, Api, AttributeType, OrtError, c_text
 from fusilli_plugin.ort_ep.errors import ProviderError
 from fusilli_plugin.ort_ep.offloading import Compiled
 from hipdnn_backend.engine import Engine
+from hipdnn_backend.offload.buckets import Extent, OpenDim
 from hipdnn_backend.offload.program.package import Package, SavedPlan, TargetProgram, save_package
 
-__all__ = ["DOMAIN", "OP_TYPE", "create_node", "pack", "place", "restore", "save_model", "variant_of"]
+__all__ = ["DOMAIN", "OP_TYPE", "Restored", "create_node", "pack", "place", "restore", "save_model", "variant_of"]
 
 OP_TYPE: Final = "EPContext"
 DOMAIN: Final = "com.microsoft"
@@ -51,15 +52,24 @@ def pack(name: str, variants: Sequence[TargetProgram]) -> bytes:
         return path.read_bytes()
 
 
-def variant_of(compiled: Compiled, target: str) -> TargetProgram:
+def variant_of(
+    compiled: Compiled, target: str, sizes: Mapping[str, int] | None = None, opened: Sequence[OpenDim] = ()
+) -> TargetProgram:
     """A compiled group as a variant of a package.
+
+    Args:
+        compiled: the group.
+        target: what for.
+        sizes: of its open dims, if it is one of several.
+        opened: these dims.
 
     Raises:
         EngineError: an engine cannot serialize its plans.
     """
     engines = {graph.plan: graph.engine for graph in compiled.program.graphs}
     plans = tuple(SavedPlan(engines[number], plan.serialize()) for number, plan in enumerate(compiled.plans))
-    return TargetProgram(target, compiled.program, plans, compiled.constants)
+    constants, about = compiled.constants, dict[str, Any]()
+    return TargetProgram(target, compiled.program, plans, constants, about, sizes or {}, tuple(opened))
 
 
 @dataclass(frozen=True)
@@ -143,7 +153,41 @@ def create_node(
         raise
 
 
-def restore(attributes: Mapping[str, Any], model_path: str, target: str, engines: Sequence[Engine]) -> Compiled:
+@dataclass(frozen=True)
+class Restored:
+    """What an EPContext node holds.
+
+    Attributes:
+        codes: the group, for each combination of sizes.
+        opened: its open dims; none if there is one shape.
+    """
+
+    codes: tuple[Compiled, ...]
+    opened: tuple[OpenDim, ...] = ()
+
+    def ordered(self, inputs: Sequence[int], outputs: Sequence[int]) -> Restored:
+        """The same with its arguments in another order, given by their numbers now.
+
+        Raises:
+            ValueError: the numbers are not those of all arguments.
+        """
+        codes = tuple(code.ordered(inputs, outputs) for code in self.codes)
+        moved = tuple(
+            replace(each, inputs=_moved(each.inputs, inputs), outputs=_moved(each.outputs, outputs))
+            for each in self.opened
+        )
+        return Restored(codes, moved)
+
+
+def _moved(places: Sequence[Extent], order: Sequence[int]) -> tuple[Extent, ...]:
+    return tuple(sorted((replace(at, number=list(order).index(at.number)) for at in places), key=_place))
+
+
+def _place(at: Extent) -> tuple[int, int]:
+    return at.number, at.axis
+
+
+def restore(attributes: Mapping[str, Any], model_path: str, target: str, engines: Sequence[Engine]) -> Restored:
     """The group that an EPContext node holds.
 
     Args:
@@ -179,18 +223,23 @@ def _beside(where: str, model_path: str, name: str) -> Path:
     return path
 
 
-def _restored(where: str, path: Path, target: str, engines: Sequence[Engine]) -> Compiled:
+def _restored(where: str, path: Path, target: str, engines: Sequence[Engine]) -> Restored:
     by_name = {engine.name: engine for engine in engines}
     try:
-        variant = Package.open(path).variant(target)
-        missing = {plan.engine for plan in variant.plans} - by_name.keys()
+        variants = Package.open(path).variants(target)
+        missing = {plan.engine for variant in variants for plan in variant.plans} - by_name.keys()
         if missing:
             raise ProviderError(f"{where}: it needs the engine {', '.join(sorted(missing))}, which is not here")
-        plans = tuple(by_name[plan.engine].restore(plan.payload) for plan in variant.plans)
+        codes = tuple(_code(where, variant, by_name) for variant in variants)
     except ProviderError:
         raise
     except (RuntimeError, ValueError, OSError) as error:
         raise ProviderError(f"{where}: {error}") from error
+    return Restored(codes, variants[0].opened)
+
+
+def _code(where: str, variant: TargetProgram, engines: Mapping[str, Engine]) -> Compiled:
+    plans = tuple(engines[plan.engine].restore(plan.payload) for plan in variant.plans)
     origins = tuple(f"{where}: {plan.origin}" for plan in variant.plans)
     return Compiled.of(variant.program, plans, variant.constants, origins=origins)
 
@@ -209,7 +258,7 @@ def save_model(
         path: of the model that is written.
         source: what was compiled, or its path; its inputs and outputs become those of the model.
         name: of the model.
-        variants: what `hipdnn_backend.offload.compile_model` gave.
+        variants: what `hipdnn_backend.offload.compile_model` gave, or `compile_shapes`.
         embed: the code goes into the model, otherwise into a file beside it; default: if it is smaller than 1 GiB,
             since an ONNX file ends at 2 GiB.
 
@@ -219,10 +268,19 @@ def save_model(
     path, program = Path(path), variants[0].program
     graph = _graph_of(source)
     dtypes = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+    dims = {
+        named.name: list[int | str](program.views[named.view].dims) for named in (*program.inputs, *program.outputs)
+    }
+    for dim in variants[0].opened:
+        for places, arguments in ((dim.inputs, program.inputs), (dim.outputs, program.outputs)):
+            for at in places:
+                dims[arguments[at.number].name][at.axis] = dim.name if at.per == 1 else f"{at.per}*{dim.name}"
+    # the dims of results follow from sizes that are not padded as well, which nobody has written down
+    unknown = {named.name for named in program.outputs} if any(dim.refusal for dim in variants[0].opened) else set()
 
     def info(named: Any) -> onnx.ValueInfoProto:
-        view = program.views[named.view]
-        return helper.make_tensor_value_info(named.name, dtypes[named.name], list(view.dims))
+        known = None if named.name in unknown else dims[named.name]
+        return helper.make_tensor_value_info(named.name, dtypes[named.name], known)
 
     data = pack(name, variants)
     where = _Where(len(data) < _MAX_EMBEDDED if embed is None else embed, path.parent, path.stem)

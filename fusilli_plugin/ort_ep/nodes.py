@@ -155,19 +155,25 @@ class CompiledNode:
             self._make_ahead()
         _alive.add(self)
 
-    @property
-    def compiled(self) -> Compiled:
-        """What the group was compiled to.
+    def compiled(self) -> list[tuple[dict[str, int], Compiled]]:
+        """What the group was compiled to: sizes of its open dims, none if its shapes are known, and the code for them.
 
         Raises:
-            ProviderError: its shapes are known at run time only.
+            ProviderError: its shapes are known at run time only, and not for all sizes that were named there is code.
         """
-        if self._static is None:
+        if self._static is not None:
+            return [({}, self._static)]
+        if not self.ahead.shapes:
+            why = f" ({self.ahead.problem})" if self.ahead.problem else ""
             raise ProviderError(
-                f"node '{self.name}' has dims that are known at run time only; fix them with "
-                "SessionOptions.add_free_dimension_override_by_name"
+                f"node '{self.name}' has dims that are known at run time only{why}; name their sizes with option "
+                "shapes, or fix them with SessionOptions.add_free_dimension_override_by_name"
             )
-        return self._static
+        missing = [self._shown(dims) for dims in self.ahead.shapes if _key(dims) not in self._fixed]
+        if missing:
+            raise ProviderError(f"node '{self.name}' has no code for {'; '.join(missing)}")
+        codes = [self._fixed[_key(dims)].compiled for dims in self.ahead.shapes]
+        return [({each.name: each.size_in(code.inputs) or 0 for each in self.ahead.opened}, code) for code in codes]
 
     @property
     def on_stream(self) -> bool:
@@ -454,9 +460,9 @@ class CompiledNode:
 
     def _whole_model(self, dims: Dims) -> onnx.ModelProto:
         if self._model is None:
-            assert self._static is not None
-            known = [list(each) for each in self._static.inputs]
-            raise ProviderError(f"its inputs have dims {[list(each) for each in dims]}, it was compiled for {known}")
+            codes = [self._static] if self._static else [plan.compiled for plan in self._fixed.values()]
+            known = "; ".join(self._shown(code.inputs) for code in codes)
+            raise ProviderError(f"its inputs are {self._shown(dims)}, it was compiled for {known}")
         model = onnx.load_from_string(self._model.data())
         for value, extents in zip(model.graph.input, dims, strict=True):
             value.type.tensor_type.shape.SetInParent()

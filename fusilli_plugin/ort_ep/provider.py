@@ -305,19 +305,19 @@ class Provider:
         inputs = tuple(name for name in inputs if name not in graph.constants)
         name = self._api.text("Node_GetName", fused)
         holder = self._holders(graph)
-        compiled = None
+        restored = context.Restored(())
         if holder:
             attributes = attributes_of(self._api, graph.nodes[holder[0]])
             path = graph.model_path or self._model_path
-            compiled = context.restore(attributes, path, str(self.device.target), self._engines)
+            restored = context.restore(attributes, path, str(self.device.target), self._engines)
             node = graph.nodes[holder[0]]
-            compiled = compiled.ordered(
+            restored = restored.ordered(
                 [node.inputs.index(each) for each in inputs], [node.outputs.index(each) for each in outputs]
             )
         # dims that are not known are filled in when they are
         shapes = {each: graph.values[each].dims or () for each in inputs}
         dims = {each: [dim if isinstance(dim, int) else None for dim in shape] for each, shape in shapes.items()}
-        model = None if compiled else model_of(graph, range(len(graph.nodes)), inputs, outputs, dims)
+        model = None if holder else model_of(graph, range(len(graph.nodes)), inputs, outputs, dims)
         try:
             node = CompiledNode(
                 api=self._api,
@@ -327,11 +327,12 @@ class Provider:
                 inputs=[graph.values[each] for each in inputs],
                 outputs=[graph.values[each] for each in outputs],
                 model=model,
-                compiled=compiled,
+                compiled=restored.codes[0] if holder and not restored.opened else None,
+                ready=restored.codes if restored.opened else (),
                 device=self.device,
                 compile_=self._compile_model,
                 late=self._is_late(),
-                ahead=None if compiled or not model else self._ahead(graph, inputs, outputs),
+                ahead=Ahead(restored.opened) if holder else self._ahead(graph, inputs, outputs),
                 policy=Policy(
                     max_shapes=self.options.max_shapes,
                     strict=self.options.strict,
@@ -441,7 +442,10 @@ class Provider:
         made: list[Any] = []
         for node in nodes:
             code = self.context.prefix + node.name
-            data = context.pack(code, [context.variant_of(node.compiled, str(self.device.target))])
+            target = str(self.device.target)
+            data = context.pack(
+                code, [context.variant_of(each, target, sizes, node.ahead.opened) for sizes, each in node.compiled()]
+            )
             inputs, outputs = ([value.name for value in values] for values in (node.inputs, node.outputs))
             # ONNX Runtime refuses a node of another name than its own, so the prefix is that of the code only
             made.append(context.create_node(self._api, node.name, inputs, outputs, where.attributes(code, data)))

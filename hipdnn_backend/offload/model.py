@@ -41,7 +41,16 @@ if TYPE_CHECKING:
     from hipdnn_backend.offload.report import Report
     from hipdnn_backend.offload.session import OffloadOptions
 
-__all__ = ["Model", "Tensor", "compile_model", "engines_for", "engines_for_target", "load"]
+__all__ = [
+    "Model",
+    "Tensor",
+    "compile_model",
+    "engines_for",
+    "engines_for_target",
+    "is_saved",
+    "load",
+    "load_variants",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -220,27 +229,55 @@ def load(
         OSError: a file cannot be read.
     """
     start = time.perf_counter()
-    memory = _memory(device)
-    if stream is not None and (memory.is_host or stream < 0):
-        raise ModelError("", "stream", f"device {device!r} has no stream {stream}; leave it out")
+    memory = _memory(device, stream)
     chosen = engines_for(device) if engines is None else tuple(engines)
-    if _is_saved(source):
+    if is_saved(source):
         if dims or inputs:
             raise PackageError(f"{source}: a saved model has its dims and bound inputs already")
         made, origin = _restored(Package.open(source), device, chosen), None
     else:
         made = _compiled(source, chosen, _target(device, chosen), dims, inputs, example, options)
         origin = Path(os.path.abspath(source)) if isinstance(source, str | os.PathLike) else None
+    model = _placed(made, device, memory, stream)
+    model._source = origin
+    model.seconds = time.perf_counter() - start
+    return model
+
+
+def load_variants(
+    source: str | os.PathLike[str], *, device: str, engines: Sequence[Engine], stream: int | None = None
+) -> list[tuple[TargetProgram, Model]]:
+    """The models in a saved one that is compiled for several sizes of its open dims.
+
+    Raises:
+        PackageError, DeviceError, OSError: as for `load`; it is compiled for one shape only.
+    """
+    memory, package = _memory(device, stream), Package.open(source)
+    variants = package.variants(_wanted(package, device, engines))
+    if not variants[0].sizes:
+        raise PackageError(
+            f"{source}: model '{package.name}' has no open dims; load it with hipdnn_backend.offload.load"
+        )
+    found: list[tuple[TargetProgram, Model]] = []
+    try:
+        for variant in variants:
+            made = _made_of(package, variant, engines)
+            found.append((variant, _placed(made, device, memory, stream)))
+    except BaseException:
+        for _, model in found:
+            model.close()
+        raise
+    return found
+
+
+def _placed(made: _Made, device: str, memory: Memory, stream: int | None) -> Model:
     own = memory.create_stream() if stream is None else 0
     try:
-        model = Model(made, device, memory, own if stream is None else stream, own)
+        return Model(made, device, memory, own if stream is None else stream, own)
     except BaseException:
         if own:
             memory.destroy_stream(own)
         raise
-    model._source = origin
-    model.seconds = time.perf_counter() - start
-    return model
 
 
 def compile_model(
@@ -387,7 +424,8 @@ def _said(answers: Mapping[str, Support]) -> dict[str, dict[str, str]]:
     }
 
 
-def _is_saved(source: Any) -> bool:
+def is_saved(source: Any) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether it is the path of what `Model.save` wrote."""
     if not isinstance(source, str | os.PathLike):
         return False
     try:
@@ -399,6 +437,11 @@ def _is_saved(source: Any) -> bool:
 
 def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made:
     """The variant of a saved model that the engines of the device can restore."""
+    return _made_of(package, package.variant(_wanted(package, device, engines)), engines)
+
+
+def _wanted(package: Package, device: str, engines: Sequence[Engine]) -> str:
+    """The target of a saved model that the engines of the device can restore."""
     if not engines:
         raise PackageError(
             f"{package.path}: no engine is here that restores the plans of model '{package.name}'; install one, e.g. "
@@ -411,7 +454,10 @@ def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made
             f"{package.path}: model '{package.name}' is not compiled for {wanted[0]}, which is what '{device}' needs; "
             f"{package.inside()}"
         )
-    variant = package.variant(target)
+    return target
+
+
+def _made_of(package: Package, variant: TargetProgram, engines: Sequence[Engine]) -> _Made:
     by_name = {engine.name: engine for engine in engines}
     plans: list[Plan] = []
     for number, saved in enumerate(variant.plans):
@@ -423,10 +469,10 @@ def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made
         try:
             plans.append(by_name[saved.engine].restore(saved.payload))
         except EngineError as error:
-            raise PackageError(f"{saved.origin} of target {target}: {error}") from error
+            raise PackageError(f"{saved.origin} of target {variant.target}: {error}") from error
     names = tuple(saved.engine for saved in variant.plans)
     origins = tuple(saved.origin for saved in variant.plans)
-    return _Made(target, variant.program, tuple(plans), names, variant.constants, variant.about, origins)
+    return _Made(variant.target, variant.program, tuple(plans), names, variant.constants, variant.about, origins)
 
 
 def _left_out() -> str:
@@ -439,13 +485,20 @@ def _left_out() -> str:
 # ---- devices and engines
 
 
-def _memory(device: str) -> Memory:
+def _memory(device: str, stream: int | None = None) -> Memory:
     """Where the buffers of a device live.
 
     Raises:
-        ModelError: the name means nothing.
+        ModelError: the name means nothing, or the device has no such stream.
         DeviceError: the device is not there.
     """
+    memory = _memory_of(device)
+    if stream is not None and (memory.is_host or stream < 0):
+        raise ModelError("", "stream", f"device {device!r} has no stream {stream}; leave it out")
+    return memory
+
+
+def _memory_of(device: str) -> Memory:
     word, _, index = str(device).partition(":")
     if word in ("cpu", "cpu-sync", "cpu-task", "cpu-iree") and not index:
         return HostMemory()

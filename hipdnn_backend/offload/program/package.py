@@ -1,4 +1,4 @@
-"""Saved models: one file with a program, plans and constants for each of several targets.
+"""Saved models: one file with a program, plans and constants for each of several targets, and of sizes of open dims.
 
 The file is a ZIP archive of stored members: ``manifest.json``, then ``blobs/<SHA-256>`` for each plan and constant,
 which targets share where they are equal. Whatever is read is checked against its hash, and a program as `Program.check`
@@ -16,13 +16,14 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
 
 from fusilli_ground.files import whole_file
+from hipdnn_backend.offload.buckets import Extent, OpenDim, combinations
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.program.document import from_document, to_document
 from hipdnn_backend.offload.program.program import Program, ProgramError
@@ -41,7 +42,8 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 FORMAT: Final = "hipdnn-offloaded-model"
-VERSION: Final = 1
+VERSION: Final = 2
+_STATIC_VERSION: Final = 1  # of models whose dims are all known
 _MANIFEST: Final = "manifest.json"
 _BLOBS: Final = "blobs/"
 _MAGIC: Final = b"PK\x03\x04"
@@ -82,6 +84,8 @@ class TargetProgram:
         plans: by the numbers that the program's graphs have.
         constants: by name.
         about: JSON document for reports: how it was made.
+        sizes: of the model's open dims, if it is compiled for several.
+        opened: these dims, and how they are padded; the same for all variants of a model.
     """
 
     target: str
@@ -89,6 +93,8 @@ class TargetProgram:
     plans: tuple[SavedPlan, ...]
     constants: Mapping[str, Array]
     about: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    opened: tuple[OpenDim, ...] = ()
 
 
 def is_package(start: bytes) -> bool:
@@ -102,15 +108,16 @@ def save_package(path: str | os.PathLike[str], name: str, variants: Sequence[Tar
     Args:
         path: of the file.
         name: of the model.
-        variants: one for each target.
+        variants: one for each target, or for each target and each combination of sizes.
 
     Raises:
         OSError: it cannot be written.
-        PackageError: two variants are for one target.
+        PackageError: two variants are for one target and the same sizes.
     """
-    targets = [variant.target for variant in variants]
+    targets = [(variant.target, *variant.sizes.items()) for variant in variants]
     if len(set(targets)) != len(targets):
-        raise PackageError(f"model '{name}' has two variants for one target among {targets}")
+        shown = [variant.target for variant in variants]
+        raise PackageError(f"model '{name}' has two variants for one target among {shown}")
     with whole_file(path) as file:
         _write(file, name, variants)
 
@@ -134,10 +141,12 @@ def _write(file: BinaryIO, name: str, variants: Sequence[TargetProgram]) -> None
                 for key, array in variant.constants.items()
             ],
             "about": variant.about,
+            **({"sizes": dict(variant.sizes), "opened": _opened_document(variant.opened)} if variant.sizes else {}),
         }
         for variant in variants
     ]
-    manifest = {"format": FORMAT, "version": VERSION, "name": name, "variants": documents}
+    version = VERSION if any(variant.sizes for variant in variants) else _STATIC_VERSION
+    manifest = {"format": FORMAT, "version": version, "name": name, "variants": documents}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo(_MANIFEST, _DATE), json.dumps(manifest, ensure_ascii=False))
         for digest, data in blobs.items():
@@ -161,7 +170,9 @@ class Package:
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.path = path
         self.name: str = manifest["name"]
-        self._variants: dict[str, Mapping[str, Any]] = {each["target"]: each for each in manifest["variants"]}
+        self._variants: dict[str, list[Mapping[str, Any]]] = {}
+        for each in manifest["variants"]:
+            self._variants.setdefault(each["target"], []).append(each)
         self.targets = tuple(self._variants)
 
     @classmethod
@@ -184,8 +195,8 @@ class Package:
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise PackageError(f"{path}: this archive is no saved model")
         version = manifest.get("version")
-        if version != VERSION:
-            raise PackageError(f"{path}: version {version} of a saved model is unknown, this reads {VERSION}")
+        if version not in (_STATIC_VERSION, VERSION) or isinstance(version, bool):
+            raise PackageError(f"{path}: version {version} of a saved model is unknown, this reads up to {VERSION}")
         variants = manifest.get("variants")
         if not isinstance(manifest.get("name"), str) or not isinstance(variants, list) or not variants:
             raise PackageError(f"{path}: damaged: it has no name or no variants")
@@ -200,18 +211,47 @@ class Package:
             PackageError: the model was not compiled for it (the message has the targets inside), or is damaged.
             OSError: it cannot be read.
         """
+        found = self.variants(target, most=1)
+        if found[0].sizes:
+            names = " ".join(each.name for each in found[0].opened)
+            raise PackageError(
+                f"{self.path}: model '{self.name}' is compiled for several sizes of {names}; load it with "
+                "hipdnn_backend.offload.load_shapes"
+            )
+        return found[0]
+
+    def variants(self, target: str, most: int | None = None) -> list[TargetProgram]:
+        """What was compiled for a target: one variant, or one for each combination of sizes.
+
+        Args:
+            target: e.g. ``cpu``.
+            most: how many are read at most.
+
+        Raises:
+            PackageError, OSError: as for `variant`.
+        """
         if target not in self._variants:
             raise PackageError(f"{self.path}: model '{self.name}' is not compiled for {target}; {self.inside()}")
-        document = self._variants[target]
+        documents = self._variants[target]
         try:
             with _archive(self.path) as archive:
-                return self._read(archive, target, document)
+                found = [self._read(archive, target, document) for document in documents[:most]]
+            if most is None:
+                _check_sizes(found)
+            elif len(documents) > 1 and not found[0].sizes:
+                raise ProgramError("it is there twice")
+            return found
         except ProgramError as error:
             raise PackageError(f"{self.path}: damaged: {_MANIFEST}, target {target}: {error}") from error
         except (KeyError, TypeError, ValueError) as error:
             raise PackageError(
                 f"{self.path}: damaged: {_MANIFEST}, target {target}: {type(error).__name__}: {error}"
             ) from error
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether it is compiled for several sizes of its open dims."""
+        return any("sizes" in each for each in self._variants[self.targets[0]])
 
     def inside(self) -> str:
         """Which targets it has, in words."""
@@ -242,7 +282,86 @@ class Package:
         missing = wanted.keys() - constants.keys()
         if missing:
             raise ProgramError(f"constants are missing: {sorted(missing)[:8]}")
-        return TargetProgram(target, program, tuple(plans), constants, _about(document.get("about")))
+        made = TargetProgram(target, program, tuple(plans), constants, _about(document.get("about")))
+        if "sizes" not in document:
+            return made
+        opened = tuple(_opened(each) for each in document["opened"])
+        sizes = {_string(name): _count(size) for name, size in document["sizes"].items()}
+        _check_opened(program, opened, sizes)
+        return replace(made, sizes=sizes, opened=opened)
+
+
+def _opened_document(opened: Sequence[OpenDim]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": each.name,
+            "sizes": list(each.sizes),
+            "inputs": [[at.number, at.axis, at.per] for at in each.inputs],
+            "outputs": [[at.number, at.axis, at.per] for at in each.outputs],
+            "refusal": each.refusal,
+        }
+        for each in opened
+    ]
+
+
+def _opened(document: Mapping[str, Any]) -> OpenDim:
+    sizes = tuple(_count(size) for size in document["sizes"])
+    if not sizes or list(sizes) != sorted(set(sizes)):
+        raise ValueError(f"sizes {list(sizes)} do not rise")
+    inputs, outputs = (
+        tuple(Extent(_index(number), _index(axis), _count(per)) for number, axis, per in document[side])
+        for side in ("inputs", "outputs")
+    )
+    return OpenDim(_string(document["name"]), sizes, inputs, outputs, _string(document["refusal"]))
+
+
+def _check_opened(program: Program, opened: Sequence[OpenDim], sizes: Mapping[str, int]) -> None:
+    """Hold what is said of open dims against the program, whose arguments are padded and cut by it.
+
+    Raises:
+        ProgramError: it does not fit.
+    """
+    if [each.name for each in opened] != list(sizes):
+        raise ProgramError(f"it has sizes of {list(sizes)}, but open dims {[each.name for each in opened]}")
+    for each in opened:
+        size = sizes[each.name]
+        if size not in each.sizes:
+            raise ProgramError(f"size {size} of dim {each.name!r} is none of {list(each.sizes)}")
+        for places, arguments in ((each.inputs, program.inputs), (each.outputs, program.outputs)):
+            for at in places:
+                dims = program.views[arguments[at.number].view].dims if at.number < len(arguments) else ()
+                if (
+                    at.axis >= len(dims)
+                    or dims[at.axis] % size
+                    or (places is each.inputs and dims[at.axis] != at.per * size)
+                ):
+                    raise ProgramError(f"dim {at.axis} of argument {at.number} does not follow from dim {each.name!r}")
+
+
+def _check_sizes(variants: Sequence[TargetProgram]) -> None:
+    """All combinations of sizes are there, once each.
+
+    Raises:
+        ProgramError: they are not.
+    """
+    opened = variants[0].opened
+    wanted = [tuple(bucket.items()) for bucket in combinations({each.name: each.sizes for each in opened})]
+    there = [tuple(variant.sizes.items()) for variant in variants]
+    if any(variant.opened != opened for variant in variants) or sorted(there) != sorted(wanted):
+        raise ProgramError("its variants are not those of its open dims")
+
+
+def _count(value: object) -> int:
+    number = _index(value)
+    if not number:
+        raise ValueError("0 is no size")
+    return number
+
+
+def _index(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise ValueError(f"{value!r} is no number of that kind")
+    return value
 
 
 def _string(value: object) -> str:

@@ -579,3 +579,71 @@ def test_models_without_their_packages_are_told(fusilli: Fusilli, tmp_path: Path
     assert done.returncode == 2, done.stderr
     assert "torch_mlir is not installed, which models need" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# ---- several sizes
+
+
+@pytest.fixture
+def open_model(tmp_path: Path) -> Path:
+    """relu(x · w) of x [batch, 4]."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], name="h"), helper.make_node("Relu", ["h"], ["y"], name="y")]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    w = numpy_helper.from_array(np.arange(-6, 6, dtype=np.float32).reshape(4, 3), "w")
+    graph = helper.make_graph(nodes, "open", [x], [y], [w])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), tmp_path / "open.onnx")
+    return tmp_path / "open.onnx"
+
+
+@pytest.mark.iree_cpu
+def test_a_model_is_compiled_for_several_sizes_and_run_between_them(
+    fusilli: Fusilli, open_model: Path, tmp_path: Path
+) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.savez(tmp_path / "in.npz", x=x.astype(np.float64))
+    arrays = ("--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz")
+    want = np.maximum(x @ np.arange(-6, 6, dtype=np.float32).reshape(4, 3), 0)
+    result = fusilli("run", open_model, "--device", "cpu", "--shapes", "batch=2,4", *arrays, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["padding"] == {"batch": None}
+    assert "note: 'x' is converted from float64 to float32" in result.stderr
+    with np.load(tmp_path / "out.npz") as written:
+        np.testing.assert_array_equal(written["y"], want)
+
+    saved = tmp_path / "open.fusilli"
+    result = fusilli("compile", open_model, "--target", "cpu", "--shapes", "batch=2,4", "-o", saved)
+    assert result.exit_code == 0, result.output
+    assert "batch=2" in result.stdout
+    assert "dim 'batch': code for 2, 4; others are padded" in result.stdout
+    (tmp_path / "out.npz").unlink()
+    assert fusilli("run", saved, "--device", "cpu", *arrays).exit_code == 0
+    with np.load(tmp_path / "out.npz") as written:
+        np.testing.assert_array_equal(written["y"], want)
+    result = fusilli("run", saved, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "4x3" in result.stdout
+
+    np.savez(tmp_path / "in.npz", x=np.zeros((5, 4), np.float32))
+    result = fusilli("run", saved, "--device", "cpu", *arrays)
+    assert result.exit_code == 2
+    assert "dim 0 ('batch') is 5; there is code for 2, 4, and for none as large" in result.stderr
+
+
+def test_bad_sizes_are_usage(fusilli: Fusilli, open_model: Path, add_file: Path, tmp_path: Path) -> None:
+    for sizes, says in (
+        ("bach=2", "did you mean batch"),
+        ("batch=4..2", "range 4..2 is empty"),
+        ("batch", "NAME=SIZES"),
+    ):
+        result = fusilli("run", open_model, "--device", "cpu", "--shapes", sizes)
+        assert result.exit_code == 2
+        assert says in result.stderr
+    result = fusilli("run", open_model, "--device", "cpu", "--shapes", "batch=2", "--check")
+    assert result.exit_code == 2
+    assert "give --dim instead of --shapes" in result.stderr
+    result = fusilli("compile", add_file, "--target", "cpu", "-o", tmp_path / "x", "--shapes", "n=2")
+    assert result.exit_code == 2
+    assert "--shapes are for models" in result.stderr

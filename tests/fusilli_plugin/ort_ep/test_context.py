@@ -32,7 +32,7 @@ def two_groups() -> Model:
     return model.output(model.add("MatMul", first, w))
 
 
-def make(model: Model, folder: Path, *, embed: bool, prefix: str = "") -> Path:
+def make(model: Model, folder: Path, *, embed: bool, prefix: str = "", **options: str) -> Path:
     source, made = folder / "model.onnx", folder / "compiled.onnx"
     source.write_bytes(model.data())
     settings = ort.SessionOptions()
@@ -40,7 +40,7 @@ def make(model: Model, folder: Path, *, embed: bool, prefix: str = "") -> Path:
     settings.add_session_config_entry("ep.context_file_path", str(made))
     settings.add_session_config_entry("ep.context_embed_mode", "1" if embed else "0")
     settings.add_session_config_entry("ep.context_node_name_prefix", prefix)
-    settings.add_provider_for_devices(fusilli_plugin.ep_devices("cpu"), {})
+    settings.add_provider_for_devices(fusilli_plugin.ep_devices("cpu"), options)
     ort.InferenceSession(str(source), settings)
     return made
 
@@ -179,3 +179,51 @@ def test_the_command_line_makes_one_for_several_targets(tmp_path: Path) -> None:
     neither = CliRunner().invoke(cli, ["compile", str(source), "--target", "cpu"])
     assert neither.exit_code == 2
     assert "--ep-context" in neither.output
+
+
+# ---- several sizes
+
+
+def joined() -> Model:
+    """softmax(x · w + y): the rows may be padded; the second input comes first in the nodes."""
+    model = Model("joined")
+    x, y = model.input("x", "n", 8), model.input("y", "n", 4)
+    h = model.add("MatMul", x, model.constant("w", weight(0, 8, 4)))
+    return model.output(model.add("Softmax", model.add("Add", model.add("Tanh", y), h), axis=1))
+
+
+def served(made: ort.InferenceSession, sizes: tuple[int, ...]) -> None:
+    model = joined()
+    for size in sizes:
+        feeds = model.feeds(size, {"n": size})
+        for ours, theirs in zip(made.run(None, feeds), reference(model, feeds), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("embed", [True, False])
+def test_a_session_makes_a_model_for_several_sizes(tmp_path: Path, embed: bool, request: pytest.FixtureRequest) -> None:
+    made = make(joined(), tmp_path, embed=embed, shapes="n=2,5")
+    request.getfixturevalue("no_compiler")
+    later = session(str(made))
+    served(later, (1, 2, 3, 4, 5))
+    (padding,) = fusilli_plugin.ep_report(later).padding.values()
+    assert padding == {"n": ""}
+    with pytest.raises(Exception, match=r"its inputs are .*y \[6, 4\].*it was compiled for .*y \[2, 4\]"):
+        later.run(None, joined().feeds(0, {"n": 6}))
+    with pytest.raises(Exception, match=r"dim 0 is 6, a shape without code|dim 0 \('n'\) is 6, a shape without code"):
+        session(str(made), on_new_shape="error").run(None, joined().feeds(0, {"n": 6}))
+
+
+def test_the_command_makes_a_model_for_several_sizes(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    source, made = tmp_path / "model.onnx", tmp_path / "compiled.onnx"
+    source.write_bytes(joined().data())
+    arguments = ["compile", str(source), "--target", "cpu", "--shapes", "n=2,5", "--ep-context", str(made)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    request.getfixturevalue("no_compiler")
+    served(session(str(made)), (1, 2, 3, 4, 5))  # type: ignore[arg-type]
+
+
+def test_open_dims_without_sizes_make_no_model(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="known at run time only; name their sizes with option shapes"):
+        make(joined(), tmp_path, embed=True)
