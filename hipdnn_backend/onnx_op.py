@@ -11,11 +11,13 @@ from typing import Final
 
 from hipdnn_backend.wire import CustomOpAttributes, WireGraph
 
-__all__ = ["ONNX_OP", "OPERATOR", "RANDOM", "carries_onnx"]
+__all__ = ["CONTROL_ENGINE", "ONNX_OP", "OPERATOR", "RANDOM", "carries_onnx"]
 
 ONNX_OP: Final = "onnx.model"
 OPERATOR: Final = "hipdnn.onnx"
 """Name of the ``torch.operator`` that becomes such an operation."""
+CONTROL_ENGINE: Final = "CONTROL_ENGINE"
+"""Name of the engine that goes through If, Loop and Scan nodes and has their bodies compiled by the others."""
 RANDOM: Final = frozenset(
     {
         *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),

@@ -18,6 +18,7 @@ from hipdnn_backend.offload.frontend.imported import Imported
 from hipdnn_backend.offload.passes.graph_to_executable import NotCompiledError, Uncompiled
 from hipdnn_backend.offload.report import Split
 from hipdnn_backend.offload.session import OffloadOptions
+from hipdnn_backend.onnx_op import CONTROL_ENGINE
 
 __all__ = ["Attempt", "offload_model"]
 
@@ -135,7 +136,7 @@ def _refused(
 
 def _tell(imported: Imported, offloaded: pipeline.Offloaded) -> None:
     for graph in offloaded.graphs.values():
-        if is_fallback(graph.engine):
+        if is_fallback(graph.engine) and graph.engine.name != CONTROL_ENGINE:
             why = next((imported.opaque[node] for node in graph.nodes if node in imported.opaque), "")
             _LOG.warning(
                 "model '%s': %s stays ONNX and is run by %s, because: %s",

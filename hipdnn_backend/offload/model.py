@@ -15,30 +15,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 
 from hipdnn_backend.device.memory import CudaMemory, HipMemory, HostMemory, Memory
-from hipdnn_backend.engine import Engine, Plan, PortableEngine, Support
-from hipdnn_backend.errors import EngineError
+from hipdnn_backend.engine import Engine, Plan, PortableEngine
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.node_outcomes import Fate, fates
+from hipdnn_backend.offload.making import Made, compiled, restored
 from hipdnn_backend.offload.overwriting import model_files, overwritten
 from hipdnn_backend.offload.program.package import (
     Package,
     PackageError,
-    SavedPlan,
     TargetProgram,
     is_package,
     save_package,
 )
-from hipdnn_backend.offload.program.program import Named, Program
+from hipdnn_backend.offload.program.program import Named
 from hipdnn_backend.offload.program.runner import Prepared, Timing, prepare
 
 if TYPE_CHECKING:
-    from hipdnn_backend.offload.frontend.imported import Imported
-    from hipdnn_backend.offload.report import Report
     from hipdnn_backend.offload.session import OffloadOptions
 
 __all__ = [
@@ -53,9 +49,6 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
-
-_CPU_ALIGNMENT: Final = 64
-_GPU_ALIGNMENT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +78,7 @@ class Model:
         seconds: from the call of `load` until it was ready.
     """
 
-    def __init__(self, made: _Made, device: str, memory: Memory, stream: int, own_stream: int) -> None:
+    def __init__(self, made: Made, device: str, memory: Memory, stream: int, own_stream: int) -> None:
         self.name = made.program.name
         self.device = device
         self.target = made.target
@@ -150,11 +143,7 @@ class Model:
         Raises:
             EngineError: an engine cannot serialize its plans.
         """
-        saved = tuple(
-            SavedPlan(engine, plan.serialize())
-            for engine, plan in zip(self._made.engines, self._made.plans, strict=True)
-        )
-        return TargetProgram(self.target, self.program, saved, self._made.constants, self.about)
+        return self._made.variant()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file from which `load` restores it without compiling.
@@ -234,9 +223,10 @@ def load(
     if is_saved(source):
         if dims or inputs:
             raise PackageError(f"{source}: a saved model has its dims and bound inputs already")
-        made, origin = _restored(Package.open(source), device, chosen), None
+        made, origin = _restored(Package.open(source), device, chosen, memory), None
     else:
-        made = _compiled(source, chosen, _target(device, chosen), dims, inputs, example, options)
+        target = _target(device, chosen)
+        made = compiled(source, _compilers(source, chosen, target, memory), target, dims, inputs, example, options)
         origin = Path(os.path.abspath(source)) if isinstance(source, str | os.PathLike) else None
     model = _placed(made, device, memory, stream)
     model._source = origin
@@ -261,7 +251,7 @@ def load_variants(
     found: list[tuple[TargetProgram, Model]] = []
     try:
         for variant in variants:
-            made = _made_of(package, variant, engines)
+            made = restored(package.path, variant, _restorers(variant, engines, memory))
             found.append((variant, _placed(made, device, memory, stream)))
     except BaseException:
         for _, model in found:
@@ -270,7 +260,7 @@ def load_variants(
     return found
 
 
-def _placed(made: _Made, device: str, memory: Memory, stream: int | None) -> Model:
+def _placed(made: Made, device: str, memory: Memory, stream: int | None) -> Model:
     own = memory.create_stream() if stream is None else 0
     try:
         return Model(made, device, memory, own if stream is None else stream, own)
@@ -308,120 +298,17 @@ def compile_model(
     """
     name, variants = "", []
     for target, engines in targets.items():
-        made = _compiled(source, tuple(engines), target, dims, inputs, example, options)
-        plans = tuple(SavedPlan(name, plan.serialize()) for name, plan in zip(made.engines, made.plans, strict=True))
-        variants.append(TargetProgram(target, made.program, plans, made.constants, made.about))
+        chosen = _compilers(source, engines, target, None)
+        made = compiled(source, chosen, target, dims, inputs, example, options)
+        variants.append(made.variant())
         name = made.program.name
     return name, variants
 
 
-# ---- making one
+def _compilers(source: Any, engines: Sequence[Engine], target: str, memory: Memory | None) -> tuple[Engine, ...]:
+    from hipdnn_backend.offload.control.engine import with_control
 
-
-@dataclass(frozen=True)
-class _Made:
-    """A model that is compiled or restored.
-
-    Attributes:
-        target: what for.
-        program: planned.
-        plans: by the numbers of the program.
-        engines: the name of the engine of each plan.
-        constants: by name.
-        about: see `Model`.
-        origins: where each plan was read, none if they were built.
-    """
-
-    target: str
-    program: Program
-    plans: tuple[Plan, ...]
-    engines: tuple[str, ...]
-    constants: Mapping[str, Array]
-    about: Mapping[str, Any]
-    origins: tuple[str, ...] = ()
-
-
-def _compiled(
-    source: Any,
-    engines: tuple[Engine, ...],
-    target: str,
-    dims: Mapping[str, int] | None,
-    inputs: Mapping[str, Any] | None,
-    example: Sequence[Any],
-    options: OffloadOptions | None,
-) -> _Made:
-    """A model through the whole pipeline: front end, passes, plans, program; what `about` says is collected here."""
-    from hipdnn_backend.offload.compile_attempts import offload_model
-    from hipdnn_backend.offload.program.lowering import lower
-
-    made = offload_model(source, engines=engines, dims=dims, inputs=inputs, example=example, options=options)
-    imported, offloaded, start = made.imported, made.offloaded, time.perf_counter()
-    lowered = lower(
-        offloaded.module,
-        offloaded.graphs,
-        inputs=[each.name for each in imported.inputs],
-        constants=[each.name for each in imported.constants],
-        outputs=[each.name for each in imported.outputs],
-        name=imported.name,
-        alignment=_CPU_ALIGNMENT if target.startswith("cpu") else _GPU_ALIGNMENT,
-        dtypes=[
-            *(each.dtype for each in imported.inputs),
-            *(each.value.dtype for each in imported.constants),
-            *(each.dtype for each in imported.outputs),
-        ],
-    )
-    names = {graph.plan: graph.engine for graph in lowered.program.graphs}
-    about = _about(offloaded.report, lowered.plans) | {
-        "target": target,
-        "seconds": {**made.seconds, "plan": time.perf_counter() - start},
-        "nodes": [each.document() for each in _fates(imported, offloaded.report)],
-    }
-    return _Made(
-        target,
-        lowered.program,
-        lowered.plans,
-        tuple(names[number] for number in range(len(lowered.plans))),
-        {each.name: each.value for each in imported.constants} | dict(lowered.literals),
-        about,
-    )
-
-
-def _fates(imported: Imported, report: Report) -> tuple[Fate, ...]:
-    graphs = [each.nodes for each in report.graphs]
-    return fates(imported.sources, imported.absorbed, graphs, report.views)
-
-
-def _about(report: Report, plans: Sequence[Any]) -> dict[str, Any]:
-    """A report as a JSON document."""
-    return {
-        "graphs": {
-            each.name: {
-                "engine": each.engine,
-                "nodes": list(each.nodes),
-                "operations": list(each.operations),
-                "custom": each.custom,
-                "equal_to": each.equal_to,
-                "seconds": each.seconds,
-                "declined": _said(each.declined),
-            }
-            for each in report.graphs
-        },
-        "dispatches": [getattr(plan, "dispatches", None) for plan in plans],
-        "passes": [[each.name, each.seconds] for each in report.passes],
-        "refused": {node: _said(said) for node, said in report.refused.items()},
-        "splits": [
-            {"nodes": list(each.nodes), "engine": each.engine, "reason": each.reason, "action": each.action}
-            for each in report.splits
-        ],
-        "layout": report.layout,
-        "views": len(report.views),
-    }
-
-
-def _said(answers: Mapping[str, Support]) -> dict[str, dict[str, str]]:
-    return {
-        name: {"node": answer.node, "rule": answer.rule, "reason": answer.reason} for name, answer in answers.items()
-    }
+    return with_control(source, engines, target, memory)
 
 
 def is_saved(source: Any) -> TypeGuard[str | os.PathLike[str]]:
@@ -435,9 +322,19 @@ def is_saved(source: Any) -> TypeGuard[str | os.PathLike[str]]:
         return False
 
 
-def _restored(package: Package, device: str, engines: Sequence[Engine]) -> _Made:
+def _restored(package: Package, device: str, engines: Sequence[Engine], memory: Memory) -> Made:
     """The variant of a saved model that the engines of the device can restore."""
-    return _made_of(package, package.variant(_wanted(package, device, engines)), engines)
+    variant = package.variant(_wanted(package, device, engines))
+    return restored(package.path, variant, _restorers(variant, engines, memory))
+
+
+def _restorers(variant: TargetProgram, engines: Sequence[Engine], memory: Memory) -> Sequence[Engine]:
+    """The engines, and that of control operations if a plan is of it."""
+    from hipdnn_backend.offload.control.engine import with_engine
+    from hipdnn_backend.onnx_op import CONTROL_ENGINE
+
+    has_control = any(plan.engine == CONTROL_ENGINE for plan in variant.plans)
+    return with_engine(engines, variant.target, memory) if has_control else engines
 
 
 def _wanted(package: Package, device: str, engines: Sequence[Engine]) -> str:
@@ -455,31 +352,6 @@ def _wanted(package: Package, device: str, engines: Sequence[Engine]) -> str:
             f"{package.inside()}"
         )
     return target
-
-
-def _made_of(package: Package, variant: TargetProgram, engines: Sequence[Engine]) -> _Made:
-    by_name = {engine.name: engine for engine in engines}
-    plans: list[Plan] = []
-    for number, saved in enumerate(variant.plans):
-        if saved.engine not in by_name:
-            raise PackageError(
-                f"{package.path}: plan {number} is of engine {saved.engine}, which is not here; "
-                f"there are: {', '.join(by_name) or 'none'}{_left_out()}"
-            )
-        try:
-            plans.append(by_name[saved.engine].restore(saved.payload))
-        except EngineError as error:
-            raise PackageError(f"{saved.origin} of target {variant.target}: {error}") from error
-    names = tuple(saved.engine for saved in variant.plans)
-    origins = tuple(saved.origin for saved in variant.plans)
-    return _Made(variant.target, variant.program, tuple(plans), names, variant.constants, variant.about, origins)
-
-
-def _left_out() -> str:
-    """The engines that are installed and do not work, in words."""
-    from hipdnn_backend.host.registry import LoadingMode, Registry
-
-    return "".join(f"; left out: {problem}" for problem in Registry.find(mode=LoadingMode.ABSOLUTE).problems)
 
 
 # ---- devices and engines

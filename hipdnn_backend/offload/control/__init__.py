@@ -1,0 +1,1 @@
+"""If, Loop and Scan whose course only a run knows: their bodies are compiled, and Python goes through them."""
