@@ -247,11 +247,17 @@ class Bridge:
         nodes, unpack, make_outputs, failed = self._compiled, ffi.unpack, self._link.make_outputs, self._node_failed
         elsewhere = self._elsewhere
 
+        def inputs_of(node: CompiledNode, addresses: Any) -> tuple[int, ...]:
+            raw: Any = unpack(addresses, node.nbytes)
+            return _numbers(raw)
+
         def compute(number: int, call: int, addresses: Any, stream: int, dims: Any, length: int) -> int:
             """One run of a group; nothing that is raised may cross into C."""
             try:
                 node = nodes[number]
                 shapes = ffi.buffer(dims, 8 * length)[:] if length else b""
+                if node.bound and not node.holds(shapes, inputs_of(node, addresses), stream):
+                    return elsewhere(node, shapes, call, addresses, stream, length > 0, bound=False)
                 plan = node.plan_for(shapes) if length else node.plan
                 if plan is None:
                     return elsewhere(node, shapes, call, addresses, stream, length > 0)
@@ -272,8 +278,13 @@ class Bridge:
 
         return compute
 
-    def _elsewhere(self, node: CompiledNode, shapes: bytes, call: int, addresses: Any, stream: int, makes: bool) -> int:
-        """Run a group in ONNX Runtime's kernels; ``makes``: its outputs are not there yet."""
+    def _elsewhere(
+        self, node: CompiledNode, shapes: bytes, call: int, addresses: Any, stream: int, makes: bool, bound: bool = True
+    ) -> int:
+        """Run a group in ONNX Runtime's kernels.
+
+        ``makes``: its outputs are not there yet; ``bound``: inputs have the values that there is code for.
+        """
         made: list[int] = []
 
         def raw() -> bytes:
@@ -290,7 +301,7 @@ class Bridge:
 
         tensors = Call(_numbers(raw())[: len(node.inputs)], lambda dims: _numbers(outputs(dims)), outputs)
         try:
-            node.run_elsewhere(shapes, tensors, stream)
+            (node.run_elsewhere if bound else node.run_unbound)(shapes, tensors, stream)
         except _StatusError as error:
             return error.status
         return 0

@@ -14,7 +14,7 @@ import onnx
 from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, OrtError
 from fusilli_plugin.ort_ep.extents import assumed_extents
-from fusilli_plugin.ort_ep.graphs import SessionGraph, boundary, model_of, node_name, read_by
+from fusilli_plugin.ort_ep.graphs import SessionGraph, bound_model, boundary, model_of, node_name, read_by
 from fusilli_plugin.ort_ep.kernels import Kernels
 from fusilli_plugin.ort_ep.offloading import Verdict, survey
 from graph_api import FusilliError
@@ -80,7 +80,7 @@ class Examiner:
 
     def _survey(self, graph: SessionGraph, chosen: Sequence[int], extents: Extents) -> dict[int, Verdict]:
         inputs, outputs = boundary(graph, chosen)
-        found = survey(model_of(graph, chosen, inputs, outputs, extents), self._engines)
+        found = survey(bound_model(model_of(graph, chosen, inputs, outputs, extents), graph.bound), self._engines)
         return {index: found[node_name(index)] for index in chosen}
 
     def _faults(
@@ -137,8 +137,9 @@ class Examiner:
             zeros = [bytearray(max(size, 1)) for size in sizes]
             found: list[tuple[int, ...]] = []
             for name, data in zip(inputs, zeros, strict=True):
-                if name in values:
-                    data[:] = values[name].tobytes() or b"\0"
+                value = values.get(name, graph.bound.get(name))
+                if value is not None:
+                    data[:] = value.tobytes() or b"\0"
             places = [int(ffi.cast("uintptr_t", ffi.from_buffer(each))) for each in zeros]
             kernels.run(
                 [(place, dims[name], size) for place, name, size in zip(places, inputs, sizes, strict=True)],

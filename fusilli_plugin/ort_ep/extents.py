@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +34,8 @@ _SECONDS: Final = 3.0  # after which no other numbers are tried
 _TRIES: Final = 4  # numbers that a symbol may get from what disagrees with it
 _IR: Final = 10
 _PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
-_STEP: Final = 32  # nets halve and double their maps up to five times
+_STEP: Final = 32  # nets halve and double their maps up to five times, some by shapes that they compute
+_LARGEST_STEP: Final = 4096
 _USUAL: Final = (64, 224, 32, 28, 128, 256, 96, 299, 300, 320, 416, 512, 640, 48, 16, 8)
 
 Array = np.ndarray[Any, Any]
@@ -57,7 +59,7 @@ def assumed_extents(graph: SessionGraph, given: Mapping[str, int], probe: Probe)
     inference = _Inference(graph)
     best: _Trial | None = None
     end = time.monotonic() + _SECONDS
-    for numbers in _styles():
+    for numbers in _styles(math.lcm(_STEP, _halvings(graph, inference.nodes, inference.arrays))):
         trial = _Trial(graph, inference, given, numbers, probe)
         trial.settle()
         if best is None or trial.contradictions < best.contradictions:
@@ -74,14 +76,53 @@ def _ints(dims: Iterable[Any] | None) -> tuple[int, ...]:
     return tuple(int(dim) for dim in dims or ())
 
 
-def _styles() -> Iterator[Callable[[int, bool], int]]:
-    """How symbols get their first numbers: from their own number, and whether they are a first axis."""
-    yield lambda number, first: _PRIMES[number % len(_PRIMES)] * (1 if first else _STEP)
+def _styles(step: int) -> Iterator[Callable[[int, bool], int]]:
+    """How symbols get their first numbers: from their own number, and whether they are a first axis.
+
+    Args:
+        step: what maps are divided by until they are smallest.
+    """
+    yield lambda number, first: _PRIMES[number % len(_PRIMES)] * (1 if first else step)
     yield lambda number, first: _PRIMES[number % len(_PRIMES)]
     for all_of_them in (1, 2):
         yield lambda number, first, all_of_them=all_of_them: all_of_them
     for usual in _USUAL:
         yield lambda number, first, usual=usual: 2 if first else usual
+
+
+def _halvings(graph: SessionGraph, protos: Mapping[int, onnx.NodeProto], arrays: Mapping[str, Array]) -> int:
+    """A multiple of what the maps of a net are divided by, one after another: then none is rounded on the way.
+
+    A map that was rounded down does not get its extents back when it is made larger again, and would contradict the one
+    that it is joined with.
+    """
+    divided: dict[str, Fraction] = {}
+    multiple = 1
+    for node in graph.nodes:
+        proto = protos.get(node.index)
+        factor = Fraction(1) if proto is None else _division(proto, arrays)
+        found = max((divided[name] for name in node.inputs if name in divided), default=Fraction(1)) * factor
+        divided.update((name, found) for name in node.outputs if name)
+        wanted = math.lcm(multiple, found.numerator)
+        multiple = wanted if wanted <= _LARGEST_STEP else multiple
+    return multiple
+
+
+def _division(node: onnx.NodeProto, arrays: Mapping[str, Array]) -> Fraction:
+    """How many times smaller a node makes maps; below 1 if it makes them larger."""
+    given = {each.name: each for each in node.attribute}
+    if node.op_type in ("SpaceToDepth", "DepthToSpace") and "blocksize" in given:
+        size = Fraction(given["blocksize"].i)
+        return size if node.op_type == "SpaceToDepth" else 1 / size
+    if "strides" in given:
+        size = Fraction(max(given["strides"].ints, default=1))
+        return 1 / size if node.op_type == "ConvTranspose" else size
+    scales = arrays.get(node.input[2]) if node.op_type == "Resize" and len(node.input) > 2 else None
+    if scales is None or not scales.size or not 0.01 < float(scales.max()) < 100:
+        return Fraction(1)
+    larger = float(scales.max())
+    by = larger if larger > 1 else float(scales.min())
+    return 1 / Fraction(by).limit_denominator(16) if by > 0.01 else Fraction(1)
 
 
 class _Inference:
@@ -98,6 +139,7 @@ class _Inference:
                     continue
         small = [name for name in graph.constants if _count(graph, name) <= _SMALL and graph.values[name].dtype]
         self._initializers = [tensor_proto(graph.api, name, graph.constants[name]) for name in small]
+        self._initializers += [numpy_helper.from_array(value, name) for name, value in graph.bound.items()]
         self.arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in self._initializers}
         self.values = {
             name: [int(each) for each in array.reshape(-1)]
@@ -109,6 +151,7 @@ class _Inference:
         self._opsets = opset_imports(graph, self.nodes.values())
         self._types = {name: value.dtype for name, value in graph.values.items()}
         self.constants = {name: _ints(graph.values[name].dims) for name in graph.constants if graph.values[name].dtype}
+        self.constants |= {name: value.shape for name, value in graph.bound.items()}
 
     def __call__(self, opened: Mapping[str, Shape], cut: Iterable[int]) -> dict[str, Shape]:
         """Shapes by name.
@@ -219,7 +262,7 @@ class _Trial:
         self._failed = 0  # nodes that do not run with these extents
         self._makers = {name: node for node in graph.nodes for name in node.outputs}
         for name, value in graph.values.items():
-            if name not in self._makers and name not in graph.constants and value.dims is not None:
+            if name not in self._makers and name not in inference.constants and value.dims is not None:
                 self._open(name, value.dims)
 
     def settle(self) -> None:

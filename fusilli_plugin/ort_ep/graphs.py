@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, AttributeType, OrtError, string
@@ -23,6 +24,7 @@ __all__ = [
     "SessionGraph",
     "Value",
     "attributes_of",
+    "bound_model",
     "boundary",
     "model_of",
     "node_name",
@@ -121,6 +123,7 @@ class SessionGraph:
         parent: type of that node, "" if ONNX Runtime does not tell.
         parent_outputs: names of what that node gives.
         bodies: index of a node → attribute → that body, where they can be shown to the engines; see `Bodies`.
+        bound: input → the value that it is expected to have.
     """
 
     api: Api
@@ -137,6 +140,7 @@ class SessionGraph:
     model_path: str = ""
     consumers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bodies: dict[int, Mapping[str, onnx.GraphProto]] = field(default_factory=dict)
+    bound: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
 
 
 def node_name(index: int) -> str:
@@ -334,6 +338,19 @@ def model_of(
     opsets = opset_imports(graph, made.node)
     version = max(_LEAST_IR, helper.find_min_ir_version_for(opsets, ignore_unknown=True))
     return helper.make_model(made, opset_imports=opsets, ir_version=version, producer_name="fusilli-plugin")
+
+
+def bound_model(model: onnx.ModelProto, bound: Mapping[str, np.ndarray[Any, Any]]) -> onnx.ModelProto:
+    """A model in which some inputs are constants; it still takes them, under other names, and reads nothing of them."""
+    if not any(value.name in bound for value in model.graph.input):
+        return model
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for value in made.graph.input:
+        if value.name in bound:
+            made.graph.initializer.append(numpy_helper.from_array(bound[value.name], value.name))
+            value.name = f"{value.name}/given"
+    return made
 
 
 def opset_imports(graph: SessionGraph, nodes: Iterable[onnx.NodeProto]) -> list[onnx.OperatorSetIdProto]:

@@ -7,11 +7,12 @@ import struct
 import threading
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -94,6 +95,7 @@ class CompiledNode:
         late: it is compiled when it first runs, though its shapes are known.
         ahead: shapes that there shall be code for from the beginning, if they are not known.
         ready: code for some of these, which needs no compiling.
+        bound: number of an input → the value for which there is code.
 
     Attributes:
         stage: as for `ShapePlan`, if the shapes are known.
@@ -110,6 +112,7 @@ class CompiledNode:
         outputs: Sequence[Value], model: onnx.ModelProto | None, device: Device,
         compile_: Callable[[onnx.ModelProto], Compiled], policy: Policy, compiled: Compiled | None = None,
         late: bool = False, ahead: Ahead | None = None, ready: Sequence[Compiled] = (),
+        bound: Mapping[int, np.ndarray[Any, Any]] | None = None,
     ) -> None:  # fmt: skip
         self.runtime = runtime
         self.name = name
@@ -120,6 +123,7 @@ class CompiledNode:
         self.nbytes = 8 * (len(inputs) + len(outputs))
         self.specialisations = 0
         self.ahead = ahead or Ahead()
+        self.bound = {number: (value.shape, value.tobytes()) for number, value in (bound or {}).items()}
         self.elsewhere: OrderedDict[str, str] = OrderedDict()
         self._api = api
         self._policy = policy
@@ -140,7 +144,11 @@ class CompiledNode:
         self._static: Compiled | None = compiled
         if compiled is None and not late and all(value.is_static for value in inputs):
             assert model is not None, "a group is a model or compiled"
-            self._static = self._specialise(model, tuple(_extents(value) for value in inputs))
+            made = self._specialise(model, tuple(_extents(value) for value in inputs))
+            if self.bound:  # with other values, the dims of results may be others
+                self._fixed[_key(made.inputs)] = ShapePlan(made, self.device)
+            else:
+                self._static = made
         elif self._model is None and model is not None:
             raise ProviderError(f"'{name}' cannot be kept until its shapes are known: no room, or larger than 2 GiB")
         self.stage: Any = ffi.NULL
@@ -163,6 +171,8 @@ class CompiledNode:
         """
         if self._static is not None:
             return [({}, self._static)]
+        if self.bound:
+            raise ProviderError(f"node '{self.name}' has inputs that are bound, which no model with code says")
         if not self.ahead.shapes:
             why = f" ({self.ahead.problem})" if self.ahead.problem else ""
             raise ProviderError(
@@ -345,6 +355,40 @@ class CompiledNode:
             if shapes not in self._failed:
                 self._wish(shapes)
 
+    def holds(self, shapes: bytes, addresses: Sequence[int], stream: int) -> bool:
+        """Whether inputs have the values that there is code for.
+
+        Args:
+            shapes: as for `plan_for`.
+            addresses: of the inputs.
+            stream: HIP's handle, 0 on the host.
+        """
+        dims = _parse(shapes)
+        if any(dims[number] != shape for number, (shape, _) in self.bound.items()):
+            return False
+        places = Places(self.device, stream)
+        found = places.fetch((addresses[number], (), len(value)) for number, (_, value) in self.bound.items())
+        return all(
+            bytes(ffi.buffer(ffi.cast("char *", place), size)) == value
+            for (place, _, size), (_, value) in zip(found, self.bound.values(), strict=True)
+        )
+
+    def run_unbound(self, shapes: bytes, call: Call, stream: int) -> None:
+        """Run in ONNX Runtime's kernels, since inputs have other values than there is code for.
+
+        Raises:
+            ProviderError: the session is strict.
+            OrtError: the kernels do not run it.
+        """
+        names = ", ".join(f"'{self.inputs[number].name}'" for number in self.bound)
+        why = f"an input among {names} has another value than option inputs says"
+        if self._policy.strict:
+            raise ProviderError(why)
+        with self._lock:
+            self._counts.at(shapes).fallbacks += 1
+            _keep(self.elsewhere, self._shown(_parse(shapes)), why)
+        self._run_kernels(shapes, call, stream)
+
     def gives_way(self, shapes: bytes, error: Exception, what: str = "did not run") -> bool:
         """Note a failure; whether ONNX Runtime's kernels run these shapes from now on.
 
@@ -406,7 +450,9 @@ class CompiledNode:
 
         def job() -> None:
             node = weak()
-            if node is not None and not (node._closed or shapes in node._plans or shapes in node._failed):
+            if node is not None and not (
+                node._closed or shapes in node._plans or shapes in node._fixed or shapes in node._failed
+            ):
                 node._made(shapes)
 
         background.wants((id(self), shapes), job)

@@ -7,12 +7,16 @@ names what would be valid.
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from fusilli_ground.errors import OptionError
 from fusilli_ground.spelling import did_you_mean
@@ -53,6 +57,21 @@ def _dims(text: str) -> Mapping[str, int]:
         if not name.strip() or not extent.strip().isdecimal() or int(extent) < 1:
             raise ValueError("names and extents separated by commas, e.g. batch=1,sequence=128")
         found[name.strip()] = int(extent)
+    return found
+
+
+def _values(text: str) -> Mapping[str, Any]:
+    """``name=value`` each, a number or a JSON array, separated by blanks."""
+    found: dict[str, Any] = {}
+    for part in re.split(r"\s+(?=[^\s=]+=)", text.strip()):
+        name, sign, value = part.partition("=")
+        try:
+            if not name or not sign:
+                raise ValueError(part)
+            found[name] = json.loads(value)
+            np.asarray(found[name], np.float64)
+        except (ValueError, TypeError, RecursionError):
+            raise ValueError("names and values separated by blanks, e.g. rate=16000 shape=[1,80]") from None
     return found
 
 
@@ -103,10 +122,11 @@ class ProviderOptions:
     Attributes:
         strict: raise if a node stays with ONNX Runtime although an engine supports it, or if something fails inside.
         engines: names of the engines that may be used, () for all.
-        dims: extents to assume for named dims that are not known before a run, when nodes are claimed.
+        dims: extents to assume for dims that are not known before a run, when nodes are claimed.
         min_nodes: groups of fewer nodes stay with ONNX Runtime.
         max_shapes: for how many different input shapes a group with dynamic dims is kept compiled.
         on_new_shape: what a run does whose shape has no code; in strict mode it waits where it would fall back.
+        inputs: values that inputs of the model are expected to have; code is made for these.
         shapes: sizes of open dims for which groups are compiled when the session is made.
         tune: which form of a group serves, see `iree_bridge.compile.options.TuneMode`; None: as the environment says.
         dump: folder for a copy of each compiled group, None for none.
@@ -119,6 +139,7 @@ class ProviderOptions:
     max_shapes: int = field(default=8, metadata={"read": _count})
     dump: Path | None = field(default=None, metadata={"read": _folder})
     on_new_shape: OnNewShape = field(default=OnNewShape.FALLBACK, metadata={"read": _on_new_shape})
+    inputs: Mapping[str, Any] = field(default_factory=dict, metadata={"read": _values})
     shapes: Sizes = field(default_factory=dict, metadata={"read": parse_sizes})
     tune: TuneMode | None = field(default=None, metadata={"read": _tune})
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 import onnx
 
 from fusilli_ground.errors import OptionError
 from fusilli_ground.spelling import did_you_mean
 from fusilli_plugin.edge.link import ffi
-from fusilli_plugin.ort_ep import context, devices, dump, report
+from fusilli_plugin.ort_ep import binding, context, devices, dump, report
 from fusilli_plugin.ort_ep.abi import NAME, Api, c_text
 from fusilli_plugin.ort_ep.ahead import Ahead, SizedGraph, open_dims
 from fusilli_plugin.ort_ep.bodies import CONDITIONAL, Bodies
@@ -21,7 +22,16 @@ from fusilli_plugin.ort_ep.engines import engines_for
 from fusilli_plugin.ort_ep.errors import ProviderError
 from fusilli_plugin.ort_ep.examining import FAILURES, Examiner, Extents
 from fusilli_plugin.ort_ep.flops import node_flops
-from fusilli_plugin.ort_ep.graphs import SessionGraph, attributes_of, boundary, model_of, node_name, read, values_of
+from fusilli_plugin.ort_ep.graphs import (
+    SessionGraph,
+    attributes_of,
+    bound_model,
+    boundary,
+    model_of,
+    node_name,
+    read,
+    values_of,
+)
 from fusilli_plugin.ort_ep.groups import Role, group
 from fusilli_plugin.ort_ep.nodes import CompiledNode, Policy
 from fusilli_plugin.ort_ep.offloading import Compiled, UncompiledError, Verdict, compile_model
@@ -83,6 +93,7 @@ class Provider:
         self._model_path = ""
         self._sized: SizedGraph | None = None
         self._refused: OptionError | None = None
+        self._bound: dict[str, np.ndarray[Any, Any]] = {}
         self._examiner = Examiner(api, self._engines, self._assumed(), self._problem)
         report.announce(self)
         self._text: Any = c_text(devices.compatibility_text(device))
@@ -106,7 +117,7 @@ class Provider:
         verdicts: Mapping[int, Verdict] = {}
         claims: list[_Claim] = []
         try:
-            self._size(graph)
+            self._check_options(graph)
             extents = self._examiner.extents(graph)
             verdicts = self._verdicts(graph, extents)
             verdicts, claims = self._claims(graph, verdicts, extents)
@@ -123,17 +134,21 @@ class Provider:
             for node in [node for node in graph.nodes if not node.has_subgraphs][:1]:
                 self._claim(support, [node.handle])
 
-    def _size(self, graph: SessionGraph) -> None:
-        """Learn how a model's tensors follow from the dims that have sizes in advance."""
-        if graph.is_nested or not self.options.shapes or self._holders(graph):
+    def _check_options(self, graph: SessionGraph) -> None:
+        """Hold what options say of a model's inputs against them, and learn how its tensors follow from their dims."""
+        if graph.is_nested or self._holders(graph):
             return
         self._refused = None
         try:
-            check_names(self.options.shapes, open_dims(graph))
+            self._bound = binding.values_of(graph, self.options.inputs)
+            if self.options.shapes:
+                check_names(self.options.shapes, open_dims(graph))
         except OptionError as error:
             self._refused = error  # for `compile`, which can raise it
             return
-        self._sized = SizedGraph(graph, self.options.shapes, lambda sizes: self._examiner.extents(graph, sizes))
+        graph.bound.update(self._bound)
+        if self.options.shapes:
+            self._sized = SizedGraph(graph, self.options.shapes, lambda sizes: self._examiner.extents(graph, sizes))
 
     def _read(self, handle: Any) -> SessionGraph:
         graph = read(self._api, handle)
@@ -177,7 +192,7 @@ class Provider:
         if graph.parent and graph.parent not in _CONTROL:
             return f"it is inside a {graph.parent}, which ONNX Runtime puts other nodes in the place of"
         if node.has_subgraphs and index not in graph.bodies:
-            return "it has subgraphs"
+            return "ONNX Runtime controls what its bodies do; their nodes are claimed by themselves"
         taken_by = self._api.text("Node_GetEpName", node.handle)
         if taken_by and taken_by != NAME:
             return f"{taken_by} has it"
@@ -332,6 +347,7 @@ class Provider:
                 device=self.device,
                 compile_=self._compile_model,
                 late=self._is_late(),
+                bound={inputs.index(each): value for each, value in self._bound.items() if each in inputs},
                 ahead=Ahead(restored.opened) if holder else self._ahead(graph, inputs, outputs),
                 policy=Policy(
                     max_shapes=self.options.max_shapes,
@@ -351,13 +367,17 @@ class Provider:
             return None
         indices = range(len(graph.nodes))
         labels = {node_name(node.index): node.label for node in graph.nodes}
-        found = self._sized.ahead(inputs, lambda dims: model_of(graph, indices, inputs, outputs, dims), labels)
+        found = self._sized.ahead(
+            inputs, lambda dims: bound_model(model_of(graph, indices, inputs, outputs, dims), self._bound), labels
+        )
         if found.problem:
             self._problem(f"{len(graph.nodes)} nodes are not compiled in advance: {found.problem}", None)
         return found
 
     def _compile_model(self, model: onnx.ModelProto) -> Compiled:
-        compiled = compile_model(model, self._engines, place=self._place, on_gpu=self.device.is_gpu)
+        compiled = compile_model(
+            bound_model(model, self._bound), self._engines, place=self._place, on_gpu=self.device.is_gpu
+        )
         if self.options.dump is not None:
             dump.write(self.options.dump, model, compiled)
         return compiled

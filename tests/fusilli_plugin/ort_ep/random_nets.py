@@ -15,7 +15,7 @@ import onnx
 
 from tests.fusilli_plugin.ort_ep.models import Array, Model
 
-__all__ = ["Net", "net"]
+__all__ = ["Net", "net", "picture_net"]
 
 F32 = np.float32
 _NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -211,6 +211,42 @@ def _text(m: _Maker) -> Net:
     y = m.model.add("LayerNormalization", m.model.add("Add", x, y), m.positive(size), m.weight(size))
     m.model.output(m.model.add("Gelu" if m.model.opset >= 20 else "Tanh", m.model.add("MatMul", y, m.weight(size, 5))))
     return m.net([{"x": (2, 5, size)}, {"x": (2, 12, size)}])
+
+
+def picture_net(seed: int) -> Model:
+    """Up to seven levels that divide maps of open height and width by 2, 3 or 4, and join them with those before."""
+    m = _Maker(seed)
+    height = m.pick("h", "h1")
+    y = m.conv(m.model.input("x", m.dim("n", 1), 3, height, "w"), 3, 4)
+    maps: list[tuple[str, int]] = []
+    total = 1
+    for _ in range(int(m.rng.integers(1, m.pick(4, 8)))):
+        by = m.pick(2, 2, 2, 3, 4) if total < 64 else 2
+        total *= by
+        maps.append((y, by))
+        way = m.pick("conv", "pool", "patch", "space")
+        if way == "conv":
+            y = m.conv(y, 4, 4, stride=by)
+        elif way == "pool":
+            y = m.model.add("MaxPool", y, kernel_shape=[by, by], strides=[by, by])
+        elif way == "patch":
+            y = m.model.add("Conv", y, m.weight(4, 4, by, by), strides=[by, by])
+        else:
+            y = m.conv(m.model.add("SpaceToDepth", y, blocksize=by), 4 * by * by, 4, kernel=1)
+    for kept, by in reversed(maps):
+        way = m.pick("transposed", "resize", "depth")
+        if way == "transposed":
+            y = m.model.add("ConvTranspose", y, m.weight(4, 4, by, by), strides=[by, by])
+        elif way == "depth":
+            y = m.model.add("DepthToSpace", m.conv(y, 4, 4 * by * by, kernel=1), blocksize=by)
+        else:
+            scales = m.model.constant(f"by{len(m.model.nodes)}", np.array([1, 1, by, by], F32))
+            y = m.model.add("Resize", y, "", scales, **_NEAREST)
+        if m.chance(0.5):
+            y = m.model.add("Relu", m.model.add("Add", y, kept))
+        else:
+            y = m.conv(m.model.add("Concat", y, kept, axis=1), 8, 4)
+    return m.model.output(m.conv(y, 4, 2, kernel=1))
 
 
 _KINDS: tuple[Callable[[_Maker], Net], ...] = (_unet, _detector, _recurrent, _text)

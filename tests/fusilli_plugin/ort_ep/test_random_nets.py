@@ -6,7 +6,7 @@ import pytest
 
 import fusilli_plugin
 from tests.fusilli_plugin.ort_ep.models import session
-from tests.fusilli_plugin.ort_ep.random_nets import net, run
+from tests.fusilli_plugin.ort_ep.random_nets import net, picture_net, run
 
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]
 
@@ -35,3 +35,22 @@ def test_many_results_are_right(first: int, strict: str) -> None:
         if strict == "1" and seed % 4 == 2:
             continue
         assert not run(seed, on_new_shape="wait", strict=strict)
+
+
+def _guesses_fit(seed: int) -> None:
+    """Where two guesses contradict each other, a node is left, or stands in another group."""
+    report = fusilli_plugin.ep_report(session(picture_net(seed)))
+    assert (report.claimed, report.groups, report.problems) == (len(report.nodes), 1, ()), f"net {seed}: {report}"
+
+
+@pytest.mark.parametrize("seed", [*range(6), 8, 12, 18, 23, 32])
+def test_guessed_heights_and_widths_fit_each_other(seed: int) -> None:
+    _guesses_fit(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", range(100, 300, 50))
+def test_many_guessed_heights_and_widths_fit_each_other(first: int) -> None:
+    for seed in range(first, first + 50):
+        _guesses_fit(seed)
