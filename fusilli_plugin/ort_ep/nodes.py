@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 import threading
+import time
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,8 @@ __all__ = ["Call", "CompiledNode", "Policy", "ShapePlan"]
 _LOG: Final = logging.getLogger(__name__)
 _SLOW: Final = 1.0  # seconds of a compilation that a user should hear of, once
 _MAX_FAILED: Final = 1024  # shapes without code that are remembered
+_MAX_TRIES: Final = 6  # compiles for a shape, if they fail
+_PATIENCE: Final = 1.0  # seconds from the first to the second, and twice as many each time
 _OFTEN: Final = 3  # runs of a shape after which it is worth the place of another
 
 
@@ -136,6 +139,7 @@ class CompiledNode:
         self._awaited: dict[bytes, threading.Lock] = {}
         self._failed: OrderedDict[bytes, str] = OrderedDict()
         self._met: Counter[bytes] = Counter()
+        self._tries: dict[bytes, tuple[int, float]] = {}  # compiles that failed, and when the last did
         self._kernels: Kernels | None = None
         self._no_kernels = ""
         self._told_slow = self._closed = False
@@ -161,6 +165,8 @@ class CompiledNode:
         else:
             self._fixed.update({_key(each.inputs): ShapePlan(each, self.device) for each in ready})
             self._make_ahead()
+            if policy.on_new_shape is OnNewShape.FALLBACK and not policy.strict:
+                self._opened()  # now, and not while the first run of a new shape waits
         _alive.add(self)
 
     def compiled(self) -> list[tuple[dict[str, int], Compiled]]:
@@ -343,6 +349,10 @@ class CompiledNode:
             shapes = _key(self._static.inputs)
         with self._lock:
             self._counts.at(shapes).fallbacks += 1
+            if len(self._met) > _MAX_FAILED:
+                self._met.clear()
+                self._tries.clear()
+            self._met[shapes] += 1
         try:
             self._run_kernels(shapes, call, stream)
         except OrtError as error:
@@ -352,7 +362,7 @@ class CompiledNode:
             _LOG.info("%s: %s", self._names(), error)
             plan.run(call.outputs(plan.output_shapes), stream)
         else:
-            if shapes not in self._failed:
+            if shapes not in self._failed or self._tries_again(shapes):
                 self._wish(shapes)
 
     def holds(self, shapes: bytes, addresses: Sequence[int], stream: int) -> bool:
@@ -425,15 +435,30 @@ class CompiledNode:
         try:
             plan = ShapePlan(self._specialise(self._whole_model(dims), dims), self.device)
         except Exception as error:
+            with self._lock:
+                tries, _ = self._tries.get(shapes, (0, 0.0))
+                self._tries[shapes] = tries + 1, time.monotonic()
             if not self.gives_way(shapes, error, "does not compile"):
                 raise
             return None
         with self._lock:
             self._plans[shapes] = plan
+            if self._tries.pop(shapes, None):
+                self._failed.pop(shapes, None)
+                self.elsewhere.pop(self._shown(dims), None)
             while len(self._plans) > self._policy.max_shapes:
                 # another thread may be running it: it is closed when the last reference goes
                 self._plans.popitem(last=False)
         return plan
+
+    def _tries_again(self, shapes: bytes) -> bool:
+        """Whether it is time to compile once more for a shape that failed to: a compiler may have been killed.
+
+        What a compiler refused it is not asked again: that is in the cache.
+        """
+        with self._lock:
+            tries, failed = self._tries.get(shapes, (0, 0.0))
+            return 0 < tries < _MAX_TRIES and time.monotonic() >= failed + _PATIENCE * 2 ** (tries - 1)
 
     def _wish(self, shapes: bytes) -> None:
         """Compile for new shapes in the background.
@@ -441,18 +466,13 @@ class CompiledNode:
         Where as many are kept as may be, shapes that are met once are not worth what they would push out.
         """
         with self._lock:
-            if len(self._met) > _MAX_FAILED:
-                self._met.clear()
-            self._met[shapes] += 1
             if self._closed or (len(self._plans) >= self._policy.max_shapes and self._met[shapes] < _OFTEN):
                 return
         weak = weakref.ref(self)
 
         def job() -> None:
             node = weak()
-            if node is not None and not (
-                node._closed or shapes in node._plans or shapes in node._fixed or shapes in node._failed
-            ):
+            if node is not None and not (node._closed or shapes in node._plans or shapes in node._fixed):
                 node._made(shapes)
 
         background.wants((id(self), shapes), job)
