@@ -34,6 +34,7 @@ _WORKER: Final = Path(__file__).resolve().parent / "worker.py"
 _STDERR_NAME: Final = "stderr.txt"
 _START_TIMEOUT: Final = 60.0  # seconds
 _PATIENCE: Final = 2 * _START_TIMEOUT  # seconds over that of a request, in which another worker has to become free
+_END_TIMEOUT: Final = 1.0  # of a process that has closed its end
 _STOP_TIMEOUT: Final = 5.0  # seconds
 _STDERR_LIMIT: Final = 256 << 10  # bytes
 _OUT_OF_MEMORY: Final = (
@@ -133,7 +134,10 @@ class _Worker:
             messages.send(ours, hello, deadline=deadline)
             answer, _ = messages.receive(ours, deadline=deadline)
         except (TimeoutError, messages.PeerGoneError) as error:
+            by_others = self._is_killed()
             text = self.kill()
+            if by_others:
+                raise _LostBeforeStartError("it was killed while it started") from None
             unknown = _UNKNOWN_FLAG.search(text)
             if unknown is not None:
                 raise WorkerError("start", f"the compiler has no flag {unknown[1]}", text) from None
@@ -158,6 +162,12 @@ class _Worker:
             raise _LostBeforeStartError(str(error)) from None
         answer, data = messages.receive(self._sock, deadline=deadline)
         return Reply(answer, data, self._stderr())
+
+    def _is_killed(self) -> bool:
+        """Whether somebody else ended the process, which says nothing about what it needs to start."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_END_TIMEOUT)
+        return self.process.returncode == -signal.SIGKILL
 
     def _stderr(self) -> str:
         try:
@@ -230,16 +240,17 @@ class WorkerPool:
         self._check_fork()
         text = ""
         for _ in range(2):
-            with self._worker(tuple(global_flags), max(timeout, self._options.timeout) + _PATIENCE) as worker:
-                try:
-                    return worker.call(header, payload, time.monotonic() + timeout)
-                except _LostBeforeStartError:
-                    text = worker.kill()
-                except TimeoutError:
-                    text = worker.kill()
-                    raise WorkerError("timeout", f"it took more than {timeout:g} s and was stopped", text) from None
-                except messages.PeerGoneError:
-                    raise self._crash(worker) from None
+            try:
+                with self._worker(tuple(global_flags), max(timeout, self._options.timeout) + _PATIENCE) as worker:
+                    try:
+                        return worker.call(header, payload, time.monotonic() + timeout)
+                    except TimeoutError:
+                        text = worker.kill()
+                        raise WorkerError("timeout", f"it took more than {timeout:g} s and was stopped", text) from None
+                    except messages.PeerGoneError:
+                        raise self._crash(worker) from None
+            except _LostBeforeStartError as lost:
+                text = str(lost)
         raise WorkerError("crash", f"the compile worker was lost twice before it began: {_last_line(text)}", text)
 
     def _crash(self, worker: _Worker) -> WorkerError:

@@ -191,6 +191,29 @@ def test_a_worker_that_cannot_start_within_its_memory_says_so(tmp_path: Path) ->
         assert caught.value.kind == "memory"
 
 
+def test_a_worker_killed_while_it_starts_is_replaced(workers: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not remembered as one that cannot be started, which would keep others from trying for half a minute."""
+    original, killed = subprocess.Popen, []
+
+    def popen(*given: object, **more: object) -> object:
+        process = original(*given, **more)  # type: ignore[call-overload]
+        if len(killed) < 1:
+            killed.append(process.pid)
+            process.kill()
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    ask(workers)
+    assert only_worker(workers) not in killed
+    assert not starting.problem(Options(workers=2, idle=60))
+    killed.clear()
+    monkeypatch.setattr(pool._Worker, "_is_killed", lambda _: True)
+    os.kill(only_worker(workers), signal.SIGKILL)
+    with pytest.raises(WorkerError, match="the compile worker was lost twice before it began: it was killed while it"):
+        ask(workers)
+    ask(workers)
+
+
 def test_a_worker_killed_while_idle_is_replaced(workers: WorkerPool) -> None:
     ask(workers)
     pid = only_worker(workers)

@@ -1,4 +1,4 @@
-"""Threads that call one session with many shapes while its compilers are killed: all answers are right, and soon there."""
+"""Threads call one session with many shapes while its compilers are killed: all answers are right, and come soon."""
 
 from __future__ import annotations
 
@@ -108,8 +108,9 @@ def all_have_code(model: Model, made: Any, count: int) -> None:
     end = time.monotonic() + 500
     while fusilli_plugin.ep_report(made).elsewhere or len(compiled(made)) < count:
         for number, sizes in enumerate(shapes_of(count)):
-            check(model, made, 1e-4, model.feeds(number, sizes))
+            made.run(None, model.feeds(number, sizes))
         assert background.wait(500)
+        time.sleep(0.1)
         assert time.monotonic() < end, fusilli_plugin.ep_report(made)
     before = compiled(made)
     for number, sizes in enumerate(shapes_of(count)):
@@ -123,15 +124,17 @@ def compiled(made: Any) -> dict[str, ShapeCount]:
     return {name: count for name, count in found.items() if count.compiles}
 
 
+@pytest.mark.usefixtures("cold_cache")
 def test_threads_get_right_answers_while_compilers_are_killed() -> None:
     model = plain(10)
-    made, killed = storm(model, threads=4, count=4, seconds=4)
+    made, killed = storm(model, threads=4, count=4, seconds=3)
     assert killed > 0
     all_have_code(model, made, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("cold_cache")
 @pytest.mark.parametrize("options", [{}, {"shapes": "n=1,4 h=48 w=20"}, {"on_new_shape": "wait"}])
 def test_twelve_threads_and_twenty_shapes(options: dict[str, str]) -> None:
     model = mixed(20)
