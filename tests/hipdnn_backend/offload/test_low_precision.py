@@ -154,7 +154,7 @@ def test_packed_weights_on_an_emulated_chip(kind: str, seed: int) -> None:
 
 
 def test_nodes_that_stay_onnx_take_and_give_them() -> None:
-    """An If whose bodies compute in 8-bit floats is left to ONNX Runtime; what is around it is not."""
+    """An If whose bodies compute in 8-bit floats is controlled from outside; all that computes is compiled."""
     e4m3, e5m2 = TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2
     value, node = helper.make_tensor_value_info, helper.make_node
     bodies = []
@@ -177,7 +177,7 @@ def test_nodes_that_stay_onnx_take_and_give_them() -> None:
     x = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
     engines = (FusilliEngine("cpu").for_device("cpu"), OnnxRuntimeEngine("cpu"))
     with load(model, device="cpu", engines=engines) as made:
-        assert {graph.engine for graph in made.program.graphs} == {"FUSILLI_ENGINE", "ONNXRUNTIME_ENGINE"}
+        assert {graph.engine for graph in made.program.graphs} == {"FUSILLI_ENGINE", "CONTROL_ENGINE"}
         for condition, factor in ((True, 2.0), (False, 0.5)):
             scaled = x.astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(factor)
             want = scaled.astype(ml_dtypes.float8_e5m2)
