@@ -14,7 +14,7 @@ from fusilli_plugin.cli.base import echo, print_json, print_table, printable, pr
 from fusilli_plugin.cli.models import bound_inputs, dims_of, engines_on, targets_engines
 from hipdnn_backend.engine import Support
 from hipdnn_backend.offload.node_outcomes import Became
-from hipdnn_backend.onnx_op import OPERATOR
+from hipdnn_backend.onnx_op import CONTROL_ENGINE, OPERATOR
 
 if TYPE_CHECKING:
     from hipdnn_backend.offload.node_outcomes import Fate
@@ -64,6 +64,7 @@ def explain_model(
 
 
 def _partition(path: Path, device: str, target: str | None, dims: Sequence[str], bound: Sequence[str]) -> Partition:
+    from hipdnn_backend.offload.control.engine import with_control
     from hipdnn_backend.offload.frontend import load
     from hipdnn_backend.offload.pipeline import partition
 
@@ -73,7 +74,7 @@ def _partition(path: Path, device: str, target: str | None, dims: Sequence[str],
         step.say(f"reading {path.name}")
         imported = load(path, dims=sizes, inputs=values, strict=False)
         step.say("asking the engines")
-        return partition(imported, engines=engines)
+        return partition(imported, engines=with_control(path, engines, target or device, None))
 
 
 def _document(found: Partition) -> dict[str, Any]:
@@ -157,6 +158,8 @@ def _operators(nodes: Sequence[Fate]) -> str:
 
 
 def _form(group: Group) -> str:
+    if group.engine == CONTROL_ENGINE:
+        return "control of bodies"
     if group.operations[0].startswith("onnx."):
         return "ONNX nodes"
     return "custom operation" if group.custom else "hipDNN graph"
@@ -165,6 +168,8 @@ def _form(group: Group) -> str:
 def _handling(node: Unclaimed, engines: Mapping[str, str]) -> str:
     if node.node not in engines:
         return "no engine takes it"
+    if engines[node.node] == CONTROL_ENGINE:
+        return "its bodies are compiled, and Python goes through them"
     return f"stays ONNX, run by {engines[node.node]}" if node.operation == OPERATOR else "sent as MLIR"
 
 

@@ -564,6 +564,27 @@ def test_explain_of_a_node_that_stays_onnx(fusilli: Fusilli, tmp_path: Path) -> 
     assert "stays ONNX, run by ONNXRUNTIME_ENGINE" in " ".join(table.split())
 
 
+def test_explain_of_a_loop_that_a_run_ends(fusilli: Fusilli, tmp_path: Path) -> None:
+    node, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    real, whole, logical = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+    body = onnx.helper.make_graph(
+        [node("Identity", ["g"], ["again"]), node("Tanh", ["s"], ["t"])], "body",
+        [value("i", whole, []), value("g", logical, []), value("s", real, [4])],
+        [value("again", logical, []), value("t", real, [4])],
+    )  # fmt: skip
+    loop = node("Loop", ["n", "", "x"], ["y"], name="loop", body=body)
+    graph = onnx.helper.make_graph(
+        [loop], "loops", [value("x", real, [4]), value("n", whole, [])], [value("y", real, [4])]
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), tmp_path / "loop.onnx")
+    result = fusilli("explain", tmp_path / "loop.onnx", "--target", "gfx942", "--json")
+    assert result.exit_code == 0, result.output
+    (group,) = json.loads(result.stdout)["groups"]
+    assert (group["nodes"], group["engine"], group["as"]) == (["loop"], "CONTROL_ENGINE", "control of bodies")
+    table = " ".join(fusilli("explain", tmp_path / "loop.onnx", "--device", "cpu").stdout.split())
+    assert "its bodies are compiled, and Python goes through them" in table
+
+
 def test_models_without_their_packages_are_told(fusilli: Fusilli, tmp_path: Path) -> None:
     """A traceback is what users saw after `make demo`, which installs what graphs need."""
     path = tmp_path / "m.onnx"
