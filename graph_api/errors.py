@@ -42,7 +42,7 @@ class CompileError(FusilliError):
     Attributes:
         reproducer: folder with the graph, the IR, the flags and the diagnostics, or None if it could not be written.
         kind: ``refused`` (the compiler refuses the input, and would again), ``crash``, ``memory``, ``timeout``,
-            ``start`` (no compile worker could be started), or "".
+            ``start`` (no compile worker could be started), ``killed`` (by somebody else), or "".
     """
 
     def __init__(self, message: str, reproducer: Path | None = None, kind: str = "") -> None:

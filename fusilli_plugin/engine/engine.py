@@ -406,7 +406,7 @@ class FusilliEngine:
         try:
             built = self._builds.get((data, settings), lambda: self._compile(graph, settings, optional))
         except CompileError as error:
-            if error.kind != "start" and not settings.flags:  # a worker may start another time
+            if error.kind not in ("start", "killed") and not settings.flags:  # those may go well another time
                 first = str(error).splitlines()[0]
                 self._failed.get(data, lambda: first)
             raise

@@ -37,8 +37,7 @@ __all__ = ["Call", "CompiledNode", "Policy", "ShapePlan"]
 _LOG: Final = logging.getLogger(__name__)
 _SLOW: Final = 1.0  # seconds of a compilation that a user should hear of, once
 _MAX_FAILED: Final = 1024  # shapes without code that are remembered
-_MAX_TRIES: Final = 6  # compiles for a shape, if they fail
-_PATIENCE: Final = 1.0  # seconds from the first to the second, and twice as many each time
+_PATIENCE: Final = 1.0  # seconds after which a compile that failed is tried again, and twice as many each time
 _OFTEN: Final = 3  # runs of a shape after which it is worth the place of another
 
 
@@ -458,7 +457,7 @@ class CompiledNode:
         """
         with self._lock:
             tries, failed = self._tries.get(shapes, (0, 0.0))
-            return 0 < tries < _MAX_TRIES and time.monotonic() >= failed + _PATIENCE * 2 ** (tries - 1)
+            return tries > 0 and time.monotonic() >= failed + _PATIENCE * 2 ** (tries - 1)
 
     def _wish(self, shapes: bytes) -> None:
         """Compile for new shapes in the background.
@@ -472,8 +471,14 @@ class CompiledNode:
 
         def job() -> None:
             node = weak()
-            if node is not None and not (node._closed or shapes in node._plans or shapes in node._fixed):
+            if node is None or node._closed or shapes in node._plans or shapes in node._fixed:
+                return
+            try:
                 node._made(shapes)
+            except (
+                Exception
+            ) as error:  # without kernels to fall back to, the next run raises it; without a session, none
+                _LOG.info("%s does not compile: %s", node._names(), error)
 
         background.wants((id(self), shapes), job)
 

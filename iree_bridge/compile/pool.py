@@ -62,11 +62,14 @@ class WorkerError(Exception):
     """A request got no answer; the worker is gone and the next request gets another.
 
     Attributes:
-        kind: ``start`` (no worker could be started), ``crash``, ``memory`` or ``timeout``.
+        kind: ``start`` (no worker could be started), ``crash``, ``memory``, ``timeout``, or ``killed``: by somebody else,
+            which says nothing about the request.
         stderr: what the worker printed.
     """
 
-    def __init__(self, kind: Literal["start", "crash", "memory", "timeout"], message: str, stderr: str = "") -> None:
+    def __init__(
+        self, kind: Literal["start", "crash", "memory", "timeout", "killed"], message: str, stderr: str = ""
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.stderr = stderr
@@ -134,7 +137,7 @@ class _Worker:
             messages.send(ours, hello, deadline=deadline)
             answer, _ = messages.receive(ours, deadline=deadline)
         except (TimeoutError, messages.PeerGoneError) as error:
-            by_others = self._is_killed()
+            by_others = self.is_killed()
             text = self.kill()
             if by_others:
                 raise _LostBeforeStartError("it was killed while it started") from None
@@ -163,8 +166,8 @@ class _Worker:
         answer, data = messages.receive(self._sock, deadline=deadline)
         return Reply(answer, data, self._stderr())
 
-    def _is_killed(self) -> bool:
-        """Whether somebody else ended the process, which says nothing about what it needs to start."""
+    def is_killed(self) -> bool:
+        """Whether somebody else ended the process; to be asked before `kill`."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_END_TIMEOUT)
         return self.process.returncode == -signal.SIGKILL
@@ -251,13 +254,14 @@ class WorkerPool:
                         raise self._crash(worker) from None
             except _LostBeforeStartError as lost:
                 text = str(lost)
-        raise WorkerError("crash", f"the compile worker was lost twice before it began: {_last_line(text)}", text)
+        raise WorkerError("killed", f"the compile worker was lost twice before it began: {_last_line(text)}", text)
 
     def _crash(self, worker: _Worker) -> WorkerError:
+        by_others = worker.is_killed()
         text = worker.kill()
         if any(sign in text for sign in _OUT_OF_MEMORY):
             return WorkerError("memory", f"the compiler needed more than {_size(worker.memory)} and was stopped", text)
-        return WorkerError("crash", f"the compiler crashed ({worker.describe_end()})", text)
+        return WorkerError("killed" if by_others else "crash", f"the compiler crashed ({worker.describe_end()})", text)
 
     @contextlib.contextmanager
     def _worker(self, global_flags: tuple[str, ...], patience: float) -> Iterator[_Worker]:

@@ -207,7 +207,7 @@ def test_a_worker_killed_while_it_starts_is_replaced(workers: WorkerPool, monkey
     assert only_worker(workers) not in killed
     assert not starting.problem(Options(workers=2, idle=60))
     killed.clear()
-    monkeypatch.setattr(pool._Worker, "_is_killed", lambda _: True)
+    monkeypatch.setattr(pool._Worker, "is_killed", lambda _: True)
     os.kill(only_worker(workers), signal.SIGKILL)
     with pytest.raises(WorkerError, match="the compile worker was lost twice before it began: it was killed while it"):
         ask(workers)
@@ -236,8 +236,9 @@ def test_a_worker_killed_at_work_is_an_error_and_the_next_request_works(workers:
     shutil.rmtree(scratch / "dump")
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(WorkerError, match="killed by SIGKILL"):
+    with pytest.raises(WorkerError, match="killed by SIGKILL") as caught:
         workers.request(COMPILE, ADD, timeout=60)
+    assert caught.value.kind == "killed"
     killer.join()
     ask(workers)
 

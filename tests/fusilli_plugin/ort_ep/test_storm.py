@@ -9,6 +9,7 @@ import statistics
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def storm(model: Model, threads: int, count: int, seconds: float, **options: str
     theirs: Any = ort.InferenceSession(model.data(), providers=["CPUExecutionProvider"])
     feeds = [model.feeds(number, sizes) for number, sizes in enumerate(shapes_of(count))]
     wants: list[Array] = [theirs.run(None, each)[0] for each in feeds]
-    made = session(model, max_shapes=str(count), **options)
+    made = session(model, **{"max_shapes": str(count), **options})
     wrong: list[str] = []
     end = time.monotonic() + seconds
     runs = [0] * threads
@@ -105,11 +106,11 @@ def storm(model: Model, threads: int, count: int, seconds: float, **options: str
 
 def all_have_code(model: Model, made: Any, count: int) -> None:
     """Once nobody kills them, the compilers make code for every shape that goes on coming."""
-    end = time.monotonic() + 500
+    end = time.monotonic() + 1200
     while fusilli_plugin.ep_report(made).elsewhere or len(compiled(made)) < count:
         for number, sizes in enumerate(shapes_of(count)):
             made.run(None, model.feeds(number, sizes))
-        assert background.wait(500)
+        assert background.wait(1200)
         time.sleep(0.1)
         assert time.monotonic() < end, fusilli_plugin.ep_report(made)
     before = compiled(made)
@@ -135,11 +136,11 @@ def test_threads_get_right_answers_while_compilers_are_killed() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("cold_cache")
-@pytest.mark.parametrize("options", [{}, {"shapes": "n=1,4 h=48 w=20"}, {"on_new_shape": "wait"}])
+@pytest.mark.parametrize("options", [{}, {"on_new_shape": "wait"}, {"shapes": "n=4 h=8,10 w=20", "max_shapes": "4"}])
 def test_twelve_threads_and_twenty_shapes(options: dict[str, str]) -> None:
-    model = mixed(20)
+    model = mixed(20 + 10 * len(options))
     made, killed = storm(model, threads=12, count=20, seconds=60, **options)
-    assert killed > 5
+    assert killed > 0
     if not options:
         all_have_code(model, made, 20)
 
@@ -171,7 +172,7 @@ def test_a_compile_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
     assert count.hits > 0
 
 
-def test_what_never_compiles_is_tried_six_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_never_compiles_is_tried_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     model = plain(31)
     made, tries = session(model), []
 
@@ -180,11 +181,13 @@ def test_what_never_compiles_is_tried_six_times(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("no code today")
 
     monkeypatch.setattr(offloading, "_compile", refuse)
-    monkeypatch.setattr(nodes, "_PATIENCE", 0.0)
-    for _ in range(12):
+    now = [1000.0]
+    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for _ in range(40):
         made.run(None, model.feeds(0, {"n": 1, "h": 8, "w": 8}))
         assert background.wait(60)
-    assert len(tries) == 6
+        now[0] += 1
+    assert len(tries) == 6  # at 0, 1, 3, 7, 15 and 31 seconds
 
 
 def test_the_first_answer_for_a_new_shape_comes_soon(capsys: pytest.CaptureFixture[str]) -> None:

@@ -202,6 +202,21 @@ def test_what_failed_once_is_declined_in_this_process(
     assert answer.reason == "it failed to compile in this process: the compiler failed"
 
 
+@pytest.mark.parametrize("kind", ["start", "killed"])
+def test_what_somebody_ended_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    made = engine(tmp_path / "cache")
+    with monkeypatch.context() as patch:
+
+        def fail(*_: object, **__: object) -> None:
+            raise CompileError("the compile worker was killed", None, kind)
+
+        patch.setattr(compiler, "_request_compile", fail)
+        with pytest.raises(EngineError, match="the compile worker was killed"):
+            build(made)
+    assert made.support(RELU)
+    build(made)
+
+
 HERE = (0, None)
 """Where executions on the CPU go."""
 
