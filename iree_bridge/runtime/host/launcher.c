@@ -689,22 +689,34 @@ static int run_alone(const job *j) {
   return failed;
 }
 
-// A time that follows what is seen slowly, so that one run that the system has interrupted counts little.
-static void learn(atomic_uint_fast64_t *kept, uint64_t seen, int is_new) {
+typedef enum { FIRST, TRIAL, USUAL } purpose;
+
+// A time that follows what is seen slowly, so that one run that the system has interrupted counts little. Of the way that
+// is only tried, a better time counts at once: what disturbed it before may be over, and if not, the next runs tell.
+static void learn(atomic_uint_fast64_t *kept, uint64_t seen, purpose why) {
   uint64_t before = atomic_load_explicit(kept, memory_order_relaxed);
-  if (before && is_new) seen = seen < before ? seen : before;
+  if (before && why == FIRST && seen > before) seen = before;
   if (before && seen > 2 * before) seen = 2 * before;
-  uint64_t after = before && !is_new ? before - before / 4 + seen / 4 : seen;
+  int follows = before && (why == USUAL || (why == TRIAL && seen > before));
+  uint64_t after = follows ? before - before / 4 + seen / 4 : seen;
   atomic_store_explicit(kept, after ? after : 1, memory_order_relaxed);
 }
 
-// Both ways are tried in turn, the one that is expected to be faster first, and then whichever was. Now and then two runs
-// are of the other way, of which the second counts.
-static int is_shared_run(const list *l, uint32_t run, uint64_t serial, uint64_t shared) {
+// Both ways are tried in turn at first. Then the faster one serves, and now and then, early on more often, two runs are a
+// trial of the other way.
+static purpose purpose_of(uint32_t run) {
+  uint32_t even = run & ~1u;
+  if (run < TRIES) return FIRST;
+  if (even % LOOK_AGAIN == 0) return TRIAL;
+  return even < LOOK_AGAIN && even > TRIES && (even & (even - 1)) == 0 ? TRIAL : USUAL;
+}
+
+// The one that is expected to be faster comes first.
+static int is_shared_run(const list *l, uint32_t run, purpose why, uint64_t serial, uint64_t shared) {
   int expects = l->expected >= WAKE_NS;
-  if (run < TRIES) return expects == (run / 2 % 2 == 0);
+  if (why == FIRST) return expects == (run / 2 % 2 == 0);
   if (!serial || !shared) return !shared;
-  return (shared < serial) != (run % LOOK_AGAIN >= LOOK_AGAIN - 2);
+  return (shared < serial) != (why == TRIAL);
 }
 
 // The threads that a run gets, this one included; more than 1: the pool is taken.
@@ -727,11 +739,12 @@ static int run_measured(const job *j, uint32_t most) {
   uint64_t serial = atomic_load_explicit(&l->serial, memory_order_relaxed);
   if (serial && serial < SHORT_NS && run >= TRIES) return run_alone(j);
   uint64_t shared = atomic_load_explicit(&l->shared, memory_order_relaxed);
-  uint32_t threads = is_shared_run(l, run, serial, shared) ? take_threads(l, most, serial) : 1;
+  purpose why = purpose_of(run);
+  uint32_t threads = is_shared_run(l, run, why, serial, shared) ? take_threads(l, most, serial) : 1;
   uint64_t begun = now();
   int failed = threads > 1 ? run_shared(j, threads, serial ? serial : l->expected) : run_alone(j);
-  int counts = run < TRIES || run % LOOK_AGAIN != LOOK_AGAIN - 2;
-  if (counts) learn(threads > 1 ? &l->shared : &l->serial, now() - begun, run < TRIES);
+  // The first run of a trial finds its data in another core's cache.
+  if (why != TRIAL || run % 2) learn(threads > 1 ? &l->shared : &l->serial, now() - begun, why);
   if (threads > 1) atomic_flag_clear_explicit(&pool.taken, memory_order_release);
   return failed;
 }
