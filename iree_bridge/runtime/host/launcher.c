@@ -35,7 +35,7 @@ enum { SHORT_NS = 15 * 1000 };   // lists that take less are never shared out
 enum { WAKE_NS = 100 * 1000 };   // lists that take less are not worth waking a thread that sleeps
 enum { FED_NS = 20 * 1000 };     // work that a thread gets at least
 enum { TRIES = 8 };              // runs of a list before it is decided
-enum { LOOK_AGAIN = 128 };       // runs after which the other way is tried again
+enum { LOOK_AGAIN = 256 };       // runs after which the other way is tried again, at most
 
 // ---- IREE's executable libraries -------------------------------------------------------------------------------------
 
@@ -304,7 +304,7 @@ typedef struct {
   int is_divisible;
   uint64_t expected;
   atomic_uint_fast64_t serial, shared;
-  atomic_uint runs;
+  atomic_uint runs, trial, gap;  // when the next trial of the other way is, and how far it is from the last
   command *commands;
   place *where;
   uint32_t *constants;
@@ -702,13 +702,18 @@ static void learn(atomic_uint_fast64_t *kept, uint64_t seen, purpose why) {
   atomic_store_explicit(kept, after ? after : 1, memory_order_relaxed);
 }
 
-// Both ways are tried in turn at first. Then the faster one serves, and now and then, early on more often, two runs are a
-// trial of the other way.
-static purpose purpose_of(uint32_t run) {
-  uint32_t even = run & ~1u;
+// Both ways are tried in turn at first. Then the faster one serves, and now and then two runs are a trial of the other way.
+static purpose purpose_of(list *l, uint32_t run) {
   if (run < TRIES) return FIRST;
-  if (even % LOOK_AGAIN == 0) return TRIAL;
-  return even < LOOK_AGAIN && even > TRIES && (even & (even - 1)) == 0 ? TRIAL : USUAL;
+  return run - atomic_load_explicit(&l->trial, memory_order_relaxed) < 2 ? TRIAL : USUAL;
+}
+
+// When the next trial is: the longer the way has been the same, the later.
+static void plan_trial(list *l, uint32_t run, int is_changed) {
+  uint32_t gap = atomic_load_explicit(&l->gap, memory_order_relaxed);
+  gap = is_changed || !gap ? TRIES : gap < LOOK_AGAIN ? 2 * gap : gap;
+  atomic_store_explicit(&l->gap, gap, memory_order_relaxed);
+  atomic_store_explicit(&l->trial, run + gap, memory_order_relaxed);
 }
 
 // The one that is expected to be faster comes first.
@@ -739,12 +744,16 @@ static int run_measured(const job *j, uint32_t most) {
   uint64_t serial = atomic_load_explicit(&l->serial, memory_order_relaxed);
   if (serial && serial < SHORT_NS && run >= TRIES) return run_alone(j);
   uint64_t shared = atomic_load_explicit(&l->shared, memory_order_relaxed);
-  purpose why = purpose_of(run);
+  purpose why = purpose_of(l, run);
+  uint32_t trial = atomic_load_explicit(&l->trial, memory_order_relaxed);
   uint32_t threads = is_shared_run(l, run, why, serial, shared) ? take_threads(l, most, serial) : 1;
   uint64_t begun = now();
   int failed = threads > 1 ? run_shared(j, threads, serial ? serial : l->expected) : run_alone(j);
   // The first run of a trial finds its data in another core's cache.
-  if (why != TRIAL || run % 2) learn(threads > 1 ? &l->shared : &l->serial, now() - begun, why);
+  if (why != TRIAL || run != trial) learn(threads > 1 ? &l->shared : &l->serial, now() - begun, why);
+  int is_changed = (shared < serial) != (atomic_load(&l->shared) < atomic_load(&l->serial));
+  int is_tried = why == FIRST ? run == TRIES - 1 : (int32_t)(run - trial) > 0;
+  if (is_tried || (is_changed && why == USUAL)) plan_trial(l, run, is_changed);
   if (threads > 1) atomic_flag_clear_explicit(&pool.taken, memory_order_release);
   return failed;
 }
