@@ -143,7 +143,7 @@ def measure(
     busy: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Row]:
-    """A row for each subject: the sides load it, and run it in turns on the same cores; the others are stopped meanwhile.
+    """A row for each subject: the sides load it, and run it in turns on the same cores, the others stopped.
 
     Args:
         subjects: what to measure.

@@ -423,11 +423,12 @@ API void launcher_prepare(list *it, const uint64_t *addresses, void *memory) {
 static void fill(const command *c, size_t begin, size_t end) {
   if (c->width == 1 || c->pattern == 0) {
     memset(c->target + begin, (int)c->pattern, end - begin);
-  } else if (c->width == 2) {
-    for (size_t i = begin; i < end; i += 2) memcpy(c->target + i, &(uint16_t){(uint16_t)c->pattern}, 2);
-  } else {
-    for (size_t i = begin; i < end; i += 4) memcpy(c->target + i, &c->pattern, 4);
+    return;
   }
+  char block[4096];  // as much as libraries copy fastest
+  size_t all = end - begin, made = all < sizeof block ? all : sizeof block;
+  for (size_t i = 0; i < made; i += c->width) memcpy(block + i, &c->pattern, c->width);  // little-endian
+  for (size_t i = 0; i < all; i += made) memcpy(c->target + begin + i, block, all - i < made ? all - i : made);
 }
 
 // Pieces ``begin`` to ``end`` of a command, in this thread. Not 0: the code failed.

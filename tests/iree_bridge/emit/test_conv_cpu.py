@@ -150,20 +150,6 @@ def test_results(layout: str, x: tuple[int, ...], w: tuple[int, ...], kw: dict[s
     assert_right(OpCase("conv", lambda: conv_graph("fprop", x, w, layout=layout, **kw)))
 
 
-def test_depthwise_with_channels_first_is_a_sum_over_rows_that_vectors_divide() -> None:
-    """Rows of 7 at stride 2 are computed as 16 at stride 1."""
-    graph = conv_graph("fprop", (1, 6, 9, 14), (6, 1, 3, 3), padding=1, stride=2).validate()
-    check_ir(
-        emit_module(graph, CPU).ir,
-        """
-        CHECK: torch.aten.constant_pad_nd {{.*}} -> !torch.vtensor<[1,6,11,18],f32>
-        CHECK: call @depthwise_0({{.*}}) : (tensor<1x6x11x18xf32>, tensor<6x1x3x3xf32>) -> tensor<1x6x5x16xf32>
-        CHECK: torch.aten.slice.Tensor {{.*}} -> !torch.vtensor<[1,6,5,7],f32>
-        CHECK: tensor.extract_slice %arg0[0, 0, 2, 2] [1, 6, 5, 16] [1, 1, 2, 1]
-        """,
-    )
-
-
 @pytest.mark.parametrize(
     ("x", "w", "stride"),
     [
