@@ -1,4 +1,4 @@
-"""Windows that a CPU has written out: depthwise convolutions and pools with rows innermost, over random sizes."""
+"""Windows that a CPU has written out, of convolutions and pools with rows innermost, over random sizes."""
 
 from __future__ import annotations
 
@@ -106,9 +106,23 @@ def _depthwise(seed: int) -> OpCase:
     )
 
 
+def _convolution(seed: int) -> OpCase:
+    rng = np.random.default_rng(seed)
+    spatial, given = _sizes(rng, dilation=True)
+    groups, share, channels = (int(n) for n in (rng.choice([1, 1, 2, 3]), rng.integers(1, 40), rng.integers(1, 20)))
+    window = given.pop("window")
+    if groups > 1 and share == channels == 1:
+        channels = 2
+    x = (int(rng.integers(1, 4)), groups * channels, *spatial)
+    return OpCase(
+        f"convolution_{seed}",
+        lambda: conv_graph("fprop", x, (groups * share, channels, *window), **given),
+    )
+
+
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("make", [_pool, _depthwise])
+@pytest.mark.parametrize("make", [_pool, _depthwise, _convolution])
 def test_results(make: Any, seed: int) -> None:
     assert_right(make(seed))
 
@@ -116,6 +130,6 @@ def test_results(make: Any, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("seed", range(12, 200))
-@pytest.mark.parametrize("make", [_pool, _depthwise])
+@pytest.mark.parametrize("make", [_pool, _depthwise, _convolution])
 def test_many_results(make: Any, seed: int) -> None:
     assert_right(make(seed))
