@@ -62,8 +62,8 @@ class WorkerError(Exception):
     """A request got no answer; the worker is gone and the next request gets another.
 
     Attributes:
-        kind: ``start`` (no worker could be started), ``crash``, ``memory``, ``timeout``, or ``killed``: by somebody else,
-            which says nothing about the request.
+        kind: ``start`` (no worker could be started), ``crash``, ``memory``, ``timeout``, or ``killed``: somebody else
+            did, which says nothing about the request.
         stderr: what the worker printed.
     """
 

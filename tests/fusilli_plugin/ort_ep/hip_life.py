@@ -34,15 +34,15 @@ def play_add(name: str, stream: int, arguments: Sequence[int]) -> int:
     return 0
 
 
-def model() -> Model:
+def model(rows: int | str = 2) -> Model:
     made = Model("add")
-    return made.output(made.add("Add", made.input("a", 2, 16), made.input("b", 2, 16)))
+    return made.output(made.add("Add", made.input("a", rows, 16), made.input("b", rows, 16)))
 
 
-def on_gpu(device: str = "hip:0", **options: str) -> Any:
+def on_gpu(device: str = "hip:0", rows: int | str = 2, **options: str) -> Any:
     settings = ort.SessionOptions()
     settings.add_provider_for_devices(fusilli_plugin.ep_devices(device), {"strict": "1", **options})
-    made = ort.InferenceSession(model().data(), settings)
+    made = ort.InferenceSession(model(rows).data(), settings)
     made.disable_fallback()
     return made
 
@@ -141,8 +141,49 @@ def failures(hip: Standin) -> None:
         right(on_gpu())
 
 
+def padding(hip: Standin) -> None:
+    """One row is padded to two on the device: its copy is made there, and what is done stays on one stream."""
+    made = on_gpu(rows="n", shapes="n=2")
+    for seed in range(3):
+        hip.take()
+        given = {name: array[:1] for name, array in feeds(seed).items()}
+        np.testing.assert_array_equal(made.run(None, given)[0], given["a"] + given["b"])
+        events = hip.take()
+        (launched,) = [event for event in events if event.call == "launch"]
+        assert {event.stream for event in events if event.call == "memcpy"} == {launched.stream}
+        for pointer in launched.arguments[:2]:  # both rows of what the kernel reads are the caller's one
+            rows = floats(pointer).reshape(2, 16)
+            np.testing.assert_array_equal(rows[0], rows[1])
+    right(made)
+    (counted,) = fusilli_plugin.ep_report(made).shapes.values()
+    assert (counted["a [1, 16], b [1, 16]"].padded, counted["a [2, 16], b [2, 16]"].hits) == (3, 1)
+    del made
+    gc.collect()
+
+
+def bound_inputs(hip: Standin) -> None:
+    """An input on the device is held against the value that there is code for."""
+    row = feeds(5)["b"]
+    text = str(row.tolist()).replace(" ", "")
+    made = on_gpu(strict="0", inputs=f"b={text}")
+    for other in (False, True, False):
+        given = {"a": feeds(6)["a"], "b": row + np.float32(other)}
+        np.testing.assert_array_equal(made.run(None, given)[0], given["a"] + given["b"])
+    (counted,) = fusilli_plugin.ep_report(made).shapes.values()
+    assert counted["a [2, 16], b [2, 16]"].fallbacks == 1
+
+
 SCENARIOS: dict[str, Callable[[Standin], None]] = {
-    each.__name__: each for each in (devices, streams_and_copies, memory_comes_back, no_allocation_in_runs, failures)
+    each.__name__: each
+    for each in (
+        devices,
+        streams_and_copies,
+        memory_comes_back,
+        no_allocation_in_runs,
+        failures,
+        padding,
+        bound_inputs,
+    )
 }
 
 if __name__ == "__main__":
