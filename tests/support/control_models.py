@@ -110,7 +110,9 @@ class _Maker:
 
     def graph(self, inner: _Scope, inputs: list[Any], outputs: list[Any]) -> onnx.GraphProto:
         named = [helper.make_tensor_value_info(*each) for each in (*inputs, *outputs)]
-        return helper.make_graph(inner.nodes, self.name("body"), named[: len(inputs)], named[len(inputs) :], inner.constants)
+        return helper.make_graph(
+            inner.nodes, self.name("body"), named[: len(inputs)], named[len(inputs) :], inner.constants
+        )
 
     def loop(self, scope: _Scope, depth: int) -> str:
         """It ends by its number of steps, by a condition, or by either; it may count, and collect."""
@@ -130,9 +132,7 @@ class _Maker:
             most = self.pick(scope.counters) if scope.counters else self.constant(scope, np.array(3))
         first = self.truth(scope) if kind == "both" else ""
         zero = self.constant(scope, np.array(0))
-        made, steps = self.op(
-            scope, "Loop", most, first, self.pick(scope.vectors), zero, outputs=2, body=body
-        )
+        made, steps = self.op(scope, "Loop", most, first, self.pick(scope.vectors), zero, outputs=2, body=body)
         scope.counters.append(steps)
         return made
 
@@ -147,7 +147,9 @@ class _Maker:
         if after == part or after in (state, row):
             after = self.op(inner, "Neg", after)[0]
         body = self.graph(
-            inner, [(state, _FLOAT, [WIDTH]), (row, _FLOAT, [WIDTH])], [(after, _FLOAT, [WIDTH]), (part, _FLOAT, [WIDTH])]
+            inner,
+            [(state, _FLOAT, [WIDTH]), (row, _FLOAT, [WIDTH])],
+            [(after, _FLOAT, [WIDTH]), (part, _FLOAT, [WIDTH])],
         )
         last, made = self.op(
             scope, "Scan", self.pick(scope.vectors), rows, outputs=2, body=body, num_scan_inputs=1,

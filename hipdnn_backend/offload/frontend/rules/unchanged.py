@@ -8,7 +8,7 @@ __all__: list[str] = []
 
 operator("AffineGrid", "OneHot", "SequenceAt", "SplitToSequence", "Tile", "TopK", "Upsample", static=(1,))
 operator("And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Or", "Where", "Xor", broadcasts=True)
-operator("BlackmanWindow", "EyeLike", "HammingWindow", "HannWindow", "If", static=(0,))
+operator("BlackmanWindow", "EyeLike", "HammingWindow", "HannWindow", static=(0,))
 operator(
     "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Log",
     "LogSoftmax", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softmax",
