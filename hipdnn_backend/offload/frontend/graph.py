@@ -311,6 +311,21 @@ def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             value.name = outer.get(value.name, value.name)
 
 
+def _give_own_names(graph: OnnxGraph, node: onnx.NodeProto, source: str) -> None:
+    """Let no value in a node's bodies have the name of another: copies of one body would, and onnx mixes them up."""
+    for body in subgraphs(node):
+        made = [value.name for value in (*body.input, *body.initializer)]
+        made += [name for inner in body.node for name in inner.output if name]
+        names = {name: graph.fresh(f"{source}/{name}") for name in made}
+        for inner in body.node:
+            rename(inner, names)
+            inner.output[:] = [names.get(name, "") for name in inner.output]
+            _give_own_names(graph, inner, source)
+        for value in (*body.input, *body.initializer, *body.output):
+            value.name = names.get(value.name, value.name)
+        del body.value_info[:]
+
+
 def inlined(graph: OnnxGraph, body: onnx.GraphProto, names: dict[str, str], source: str) -> list[onnx.NodeProto]:
     """Copies of a body's nodes that can stand beside those of the graph around it.
 
@@ -334,6 +349,7 @@ def inlined(graph: OnnxGraph, body: onnx.GraphProto, names: dict[str, str], sour
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         rename(copy, names)
+        _give_own_names(graph, copy, source)
         copy.name = source
         copy.output[:] = [names.get(name, "") for name in node.output]
         copies.append(copy)
