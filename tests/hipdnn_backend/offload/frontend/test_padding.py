@@ -60,6 +60,7 @@ def test_random_models_give_the_same_when_padded_with_nan() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", range(1000, 7000, 1000))
 def test_many_random_models_give_the_same_when_padded_with_nan(first: int) -> None:
     counts = Counter(outcome(seed) for seed in range(first, first + 1000))
