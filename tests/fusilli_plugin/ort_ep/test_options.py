@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fusilli_ground.errors import OptionError
-from fusilli_plugin.ort_ep.options import ContextSettings, ProviderOptions
+from fusilli_plugin.ort_ep.options import ContextSettings, OnNewShape, ProviderOptions
 
 PREFIX = "ep.hipdnnexecutionprovider."
 
@@ -21,9 +21,12 @@ def test_settings_that_are_not_for_the_provider_are_left_alone() -> None:
 def test_every_option_is_read(tmp_path: Path) -> None:
     found = options(
         strict="1", engines="A, B", dims="batch=2,seq=16", min_nodes="3", max_shapes="2", dump=str(tmp_path / "new"),
-        on_new_shape="wait",
+        on_new_shape="wait", inputs="rate=16000 shape=[-1, 4]", shapes="batch=1,2 seq=64..128:64",
     )  # fmt: skip
-    assert found == ProviderOptions(True, ("A", "B"), {"batch": 2, "seq": 16}, 3, 2, tmp_path / "new", "wait")
+    assert found == ProviderOptions(
+        True, ("A", "B"), {"batch": 2, "seq": 16}, 3, 2, tmp_path / "new", OnNewShape.WAIT,
+        {"rate": 16000, "shape": [-1, 4]}, {"batch": (1, 2), "seq": (64, 128)},
+    )  # fmt: skip
     assert (tmp_path / "new").is_dir()
 
 

@@ -132,7 +132,7 @@ def test_what_a_loop_collects_has_the_steps_that_the_model_says() -> None:
 
 
 def test_a_loop_in_a_loop_and_an_if_in_it() -> None:
-    branches = {
+    branches: dict[str, Any] = {
         "then_branch": body([node("Sub", "t x", "u1")], [], [("u1", FLOAT, [4])]),
         "else_branch": body([node("Mul", "t third", "u2")], [], [("u2", FLOAT, [4])], third=np.array(1 / 3, F32)),
     }
