@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["ControlModel", "control_model"]
+__all__ = ["ControlModel", "check", "control_model"]
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32
@@ -180,3 +181,14 @@ def control_model(seed: int) -> ControlModel:
         for n in (0, 1, 3, 4)
     ]
     return ControlModel(proto, feeds)
+
+
+def check(model: ControlModel, run: Callable[[dict[str, Array]], Sequence[Array]]) -> None:
+    """Hold all results of all runs against ONNX Runtime's; the vectors are bounded, the chains some tens of nodes."""
+    import onnxruntime
+
+    session: Any = onnxruntime.InferenceSession(model.proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for feeds in model.feeds:
+        for got, want in zip(run(feeds), session.run(None, feeds), strict=True):
+            assert (got.shape, got.dtype) == (want.shape, want.dtype)
+            np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
