@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,7 +14,7 @@ from fusilli_ground.locks import fork_safe_lock
 from hipdnn_backend.engine import Engine
 from hipdnn_backend.offload.frontend.torch_graph import TorchGraph
 from hipdnn_backend.offload.model import Model, load
-from hipdnn_backend.offload.program.runner import Prepared, prepare
+from hipdnn_backend.offload.program.runner import Bound, Prepared, prepare
 from hipdnn_backend.offload.session import OffloadOptions
 from hipdnn_backend.offload.torch_compile.claims import Claims, Kind
 from hipdnn_backend.offload.torch_compile.partition import Group
@@ -23,8 +25,13 @@ Node = torch.fx.Node
 
 _uses: Final[Callable[[int], int]] = torch._C._storage_Use_Count
 """Of the address of a storage, how many tensors and storages refer to it."""
+_ALIGNMENT: Final = 64
 _MOST_KEPT: Final = 4
 """Tensors that are kept for one result."""
+_MOST_PLACES: Final = 4
+"""Addresses at which a launch is prepared for an argument before it counts as restless."""
+_MOST_COPIED: Final = 256 << 10
+"""Bytes of an argument that are copied in less time than launches are prepared for a new address of it."""
 
 
 def device_name(device: torch.device) -> str:
@@ -240,6 +247,38 @@ class _Results:
         return base.data
 
 
+class _Places:
+    """Where the arguments of a program lie in the host's memory.
+
+    A launch is prepared for addresses, which takes as long as copying 256 KiB. An argument that has a new address in
+    every call, as a gradient that PyTorch computes, is copied to one place of its own if it is no larger.
+    """
+
+    def __init__(self, inputs: Sequence[_Form]) -> None:
+        self._nbytes = [math.prod(form.dims) * form.dtype.itemsize for form in inputs]
+        self._seen: list[set[int]] = [set() for _ in inputs]
+        self._own: dict[int, torch.Tensor] = {}  # by the number of the argument
+        self._copied: list[tuple[int, int, int]] = []  # number, address of the copy, bytes
+
+    def settled(self, addresses: list[int]) -> None:
+        """Copies the arguments that are restless, and puts the addresses of the copies in their place."""
+        for number, place, nbytes in self._copied:
+            ctypes.memmove(place, addresses[number], nbytes)
+            addresses[number] = place
+
+    def learn(self, addresses: Sequence[int]) -> None:
+        """Told of the addresses of the arguments for which nothing is prepared yet."""
+        for number, (seen, nbytes) in enumerate(zip(self._seen, self._nbytes, strict=True)):
+            if number in self._own:
+                continue
+            seen.add(addresses[number])
+            if len(seen) > _MOST_PLACES:
+                seen.clear()
+                if nbytes <= _MOST_COPIED:
+                    own = self._own[number] = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8)
+                    self._copied.append((number, -(-own.data_ptr() // _ALIGNMENT) * _ALIGNMENT, nbytes))
+
+
 class _Runner:
     """Runs a program on tensors, on the stream that is PyTorch's current one."""
 
@@ -250,6 +289,7 @@ class _Runner:
         self._outputs = [_Results(form, device) for form in outputs]
         self._gaps = [(number, form.strides) for number, form in enumerate(outputs) if not form.is_dense]
         self._prepared: dict[int, Prepared] = {0: model.prepared}
+        self._places = _Places(inputs) if device.type == "cpu" else None
         self._lock = fork_safe_lock()  # a program has one arena
 
     def function(self, name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
@@ -270,10 +310,20 @@ class _Runner:
             made = [results.tensor() for results in self._outputs]
             addresses = [tensor.data_ptr() for tensor in given]
             addresses += [tensor.data_ptr() for tensor in made]
-            self._on_stream().bind(addresses)()
+            self._bound(addresses)()
         for number, strides in self._gaps:
             made[number] = _restrided(made[number], strides)
         return tuple(made)
+
+    def _bound(self, addresses: list[int]) -> Bound:
+        """The program on these addresses, or on copies of arguments that never lie at one place."""
+        if self._places is None:
+            return self._on_stream().bind(addresses)
+        self._places.settled(addresses)
+        prepared = self._prepared[0]
+        if not prepared.is_bound(addresses):
+            self._places.learn(addresses)
+        return prepared.bind(addresses)
 
     def _on_stream(self) -> Prepared:
         """The program for PyTorch's current stream. On a CPU there is one; CUDA's launches are in order by waiting."""
