@@ -106,6 +106,8 @@ class GroupGraph:
         outputs: the forms of its results.
         read: nodes outside whose values the arguments are.
         written: nodes whose values the results are.
+        faces: the forms in which others see the results.
+        seen: nodes whose values these are: those of ``written``, or views of them.
         whole: name of a node of a recurrence, forward or backward → its name.
     """
 
@@ -125,6 +127,8 @@ class GroupGraph:
         for node in group.nodes:
             self._copy(node)
         self.written = [node for node in group.outputs if node.meta["val"].numel()]
+        self.seen = [_seen(node, group) for node in self.written]
+        self.faces = [_Form.of(node.meta["val"]) for node in self.seen]
         self.whole = {node.name: name for node in group.nodes if (name := _recurrence(node))}
         self.graph.output(tuple(self._result(node) for node in self.written))
 
@@ -172,6 +176,14 @@ class GroupGraph:
         return made
 
 
+def _seen(node: Node, group: Group) -> Node:
+    """A result, or the view that is all others see of it: another form of the same memory."""
+    view = group.shown.get(node)
+    if view is None or _order(node.meta["val"]) is None or _order(view.meta["val"]) is None:
+        return node
+    return view
+
+
 _RECURRENT: Final = (torch.nn.RNNBase, torch.nn.RNNCellBase)
 
 
@@ -191,7 +203,7 @@ class GroupProgram:
     Attributes:
         model: its program.
         read: nodes whose values it takes, in order.
-        written: nodes whose values it gives, in order.
+        written: nodes whose values it gives, in order, or views of them that stand for them.
         call: takes tensors and gives a tuple of tensors.
     """
 
@@ -217,8 +229,8 @@ def compile_group(
         options=options,
         stream=None if device.type == "cpu" else 0,
     )
-    runner = _Runner(model, built.inputs, built.outputs, device)
-    return GroupProgram(model, tuple(built.read), tuple(built.written), runner.function(name))
+    runner = _Runner(model, built.inputs, built.faces, device)
+    return GroupProgram(model, tuple(built.read), tuple(built.seen), runner.function(name))
 
 
 class _Results:
