@@ -18,6 +18,7 @@ from hipdnn_backend.offload.program.runner import Bound, Prepared, prepare
 from hipdnn_backend.offload.session import OffloadOptions
 from hipdnn_backend.offload.torch_compile.claims import Claims, Kind
 from hipdnn_backend.offload.torch_compile.partition import Group
+from hipdnn_backend.offload.torch_compile.recurrences import recurrence, wholes
 
 __all__ = ["GroupGraph", "GroupProgram", "compile_group", "device_name"]
 
@@ -108,7 +109,7 @@ class GroupGraph:
         written: nodes whose values the results are.
         faces: the forms in which others see the results.
         seen: nodes whose values these are: those of ``written``, or views of them.
-        whole: name of a node of a recurrence, forward or backward → its name.
+        whole: name of a node of a recurrence → of the custom operation that it becomes a part of.
     """
 
     def __init__(self, group: Group, claims: Claims) -> None:
@@ -129,8 +130,8 @@ class GroupGraph:
         self.written = [node for node in group.outputs if node.meta["val"].numel()]
         self.seen = [_seen(node, group) for node in self.written]
         self.faces = [_Form.of(node.meta["val"]) for node in self.seen]
-        self.whole = {node.name: name for node in group.nodes if (name := _recurrence(node))}
         self.graph.output(tuple(self._result(node) for node in self.written))
+        self.whole = wholes(self.graph, {node.name: name for node in group.nodes if (name := recurrence(node))})
 
     def _argument(self, node: Node, value: torch.Tensor) -> Node:
         form = _Form.of(value)
@@ -182,18 +183,6 @@ def _seen(node: Node, group: Group) -> Node:
     if view is None or _order(node.meta["val"]) is None or _order(view.meta["val"]) is None:
         return node
     return view
-
-
-_RECURRENT: Final = (torch.nn.RNNBase, torch.nn.RNNCellBase)
-
-
-def _recurrence(node: Node) -> str:
-    """The recurrent module whose step a node is, or the gradient of one; "" if it is none."""
-    for key, side in (("source_fn_stack", "forward"), ("fwd_source_fn_stack", "backward")):
-        for name, source in node.meta.get(key) or ():
-            if isinstance(source, type) and issubclass(source, _RECURRENT):
-                return f"{name}.{side}"
-    return ""
 
 
 @dataclass(frozen=True)
