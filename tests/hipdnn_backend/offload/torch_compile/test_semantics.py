@@ -10,13 +10,15 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from hipdnn_backend.offload.program.runner import Prepared  # noqa: E402 - needs torch
+from hipdnn_backend import offload  # noqa: E402 - needs torch
+from hipdnn_backend.offload.program.runner import Prepared  # noqa: E402
 from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402
 
 pytestmark = pytest.mark.mlir
@@ -268,6 +270,47 @@ def test_counted_from_the_end() -> None:
     written = torch.tensor([[1.0, 21.0, 3.0], [11.0, 5.0, 31.0]])
     added = torch.tensor([[1.0, 22.0, 3.0], [14.0, 5.0, 36.0]])
     same(compiled(g)(x, index, rows), (written, added))
+
+
+# ---- sizes that change ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_blocks_with_norms_train_at_any_size(marked: bool) -> None:
+    """Dynamo passes a norm's epsilon in a tensor then; a changed one counts. Sizes seen before compile nothing."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+    plain, call = copy.deepcopy(model), compiled(model, dynamic=None if marked else True)
+    for rows, graphs in ((4, 2), (5, 4), (4, 4)):
+        x = torch.randn(rows, 6)
+        if marked:
+            torch._dynamo.mark_dynamic(x, 0)
+        model.zero_grad()
+        plain.zero_grad()
+        same(call(x), plain(x))
+        call(x).square().sum().backward()
+        plain(x).square().sum().backward()
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            same(one.grad, other.grad, close=1e-4)
+        report = torch_report(call)
+        assert not report.whole
+        assert len(report.graphs) == graphs
+        assert report.flop_share == 1.0
+    model[1].eps = plain[1].eps = 0.5
+    same(call(torch.ones(4, 6)), plain(torch.ones(4, 6)))
+
+
+def test_a_trained_module_is_exported_and_saved(tmp_path: Path) -> None:
+    """The way to run it ahead of time: what `torch.export` gives, compiled into a file that needs no compiler."""
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)), torch.randn(4, 6)
+    step = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled(model)(x).square().sum().backward()
+    step.step()
+    program = torch.export.export(model.eval(), (x,))
+    offload.load(program, device="cpu").save(tmp_path / "model.fusilli")
+    loaded = offload.load(tmp_path / "model.fusilli", device="cpu")
+    (name,) = [each.name for each in loaded.inputs]
+    (made,) = loaded.run({name: x.numpy()}).values()
+    same(torch.from_numpy(made), model(x).detach())
 
 
 # ---- what a call costs, and what it rests on --------------------------------------------------------------------
