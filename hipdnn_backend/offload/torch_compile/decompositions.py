@@ -153,10 +153,13 @@ def _convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Any:
-    """A transposed convolution whose windows lie side by side: one product, whose rows are put beside each other."""
+    """A transposed convolution whose windows lie side by side is one product, whose rows are put beside each other.
+
+    On a CPU, where that takes a fourth of the time; engines for GPUs have transposed convolutions.
+    """
     window = list(weight.shape[2:])
     side_by_side = window == list(stride) and not any((*padding, *output_padding)) and groups == 1 and x.dim() > 3
-    if not transposed or not side_by_side or x.numel() * weight.numel() == 0:
+    if not transposed or not side_by_side or x.device.type != "cpu" or x.numel() * weight.numel() == 0:
         return NotImplemented
     rank, channels = len(window), weight.shape[1]
     rows = weight.reshape(weight.shape[0], -1).t().expand(x.shape[0], -1, -1)
