@@ -75,6 +75,28 @@ def test_all_operations_come_back_from_hipdnns_json() -> None:
     assert through_cudnn > 1900
 
 
+@pytest.mark.mlir
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("form", ["text", "bytes"])
+def test_every_command_reads_cudnns_files(fusilli: Fusilli, add_graph: Graph, tmp_path: Path, form: str) -> None:
+    document, source = cudnn_document(add_graph), tmp_path / "graph"
+    source.write_bytes(json.dumps(document).encode() if form == "text" else ubjson(document))
+    saved, results = tmp_path / "graph.fusilli", tmp_path / "out.npz"
+    for arguments, printed in (
+        (("run", source, "--device", "cpu", "--check", "--outputs", results), "yes"),
+        (("explain", source, "--target", "cpu"), "FUSILLI_ENGINE"),
+        (("inspect", source, "--target", "cpu"), "cpu"),
+        (("compile", source, "--target", "cpu", "-o", saved), "cpu"),
+        (("warm", "--from", source, "--target", "cpu"), "1 of 1 done"),
+        (("run", saved, "--device", "cpu", "--check"), "yes"),
+    ):
+        result = fusilli(*arguments)
+        assert result.exit_code == 0, (arguments, result.output)
+        assert printed in result.output, (arguments, result.output)
+    assert results.exists()
+    assert fusilli("reduce", source, "--device", "cpu", "-o", tmp_path / "small").exit_code == 1, "it does not fail"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

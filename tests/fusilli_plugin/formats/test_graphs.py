@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import random
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +16,9 @@ from graph_api import DataType, Graph, GraphError, PointwiseMode
 from hipdnn_backend.wire import encode_graph
 from hipdnn_backend.wire.json import graph_to_json
 from iree_bridge import Target, build, compile_graph
-from tests.support.cudnn_files import cudnn_document, ubjson
+from tests.cases import all_cases
+from tests.support.cudnn_files import UnwritableError, cudnn_document, ubjson
+from tests.support.damage import changed_bytes, document
 
 
 def test_our_json_is_read(add_graph: Graph, add_file: Path) -> None:
@@ -163,3 +167,31 @@ def test_a_tensor_may_be_called_like_a_key_of_cudnn() -> None:
     g.pointwise(PointwiseMode.NEG, g.tensor("tag", dim=(2,)), name="cudnn_frontend_version").set_output().set_name("y")
     for data in (g.to_json(), graph_to_json(export_graph(g))):
         assert Graph.of(data).canonical_json() == g.canonical_json()
+
+
+def test_damage_of_any_form_is_a_graph_error() -> None:
+    """Files of all operations in all forms, cut, changed as bytes and as documents."""
+    source = random.Random(3)
+    by_operation: dict[str, Graph] = {}
+    for _, case in all_cases():
+        graph = case.graph()
+        for node in graph.nodes:
+            by_operation.setdefault(node.op, graph)
+    refused = 0
+    for graph in by_operation.values():
+        texts, binaries = [graph.to_json().encode(), graph_to_json(export_graph(graph)).encode()], list[bytes]()
+        binaries.append(encode_graph(export_graph(graph)))
+        with contextlib.suppress(UnwritableError):
+            texts.append(json.dumps(cudnn_document(graph)).encode())
+            binaries.append(ubjson(cudnn_document(graph)))
+        damaged = [document(source, text) for text in texts for _ in range(12)]
+        damaged += [changed_bytes(source, data) for data in texts + binaries for _ in range(8)]
+        damaged += [data[: source.randrange(len(data))] for data in texts + binaries for _ in range(3)]
+        for data in damaged:
+            try:
+                parse_graph(data, "file")
+            except GraphError as error:
+                refused += 1
+                assert str(error).startswith("file: ")  # noqa: PT017 - not each is refused
+    assert len(by_operation) == 23
+    assert refused > 1000
