@@ -12,7 +12,7 @@ import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
 import numpy as np
 
 from fusilli_plugin.checks.arrays import read_arrays
-from fusilli_plugin.cli.kinds import Kind, kind_of
+from fusilli_plugin.formats.kinds import Kind, kind_of
 from graph_api import GraphError
 
 if TYPE_CHECKING:

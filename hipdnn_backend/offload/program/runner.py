@@ -248,6 +248,10 @@ class Prepared:
                     self._bound.popitem(last=False)
         return bound
 
+    def is_bound(self, arguments: Sequence[int]) -> bool:
+        """Whether `bind` has nothing to prepare for these addresses."""
+        return tuple(arguments) in self._bound
+
     def close(self) -> None:
         """Wait for the device and free the memory. A second call does nothing; the plans stay the caller's."""
         with self._lock:
