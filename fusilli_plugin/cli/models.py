@@ -13,7 +13,7 @@ import numpy as np
 
 from fusilli_plugin.checks.arrays import read_arrays
 from fusilli_plugin.cli.base import echo
-from fusilli_plugin.cli.kinds import Kind, kind_of
+from fusilli_plugin.formats.kinds import Kind, kind_of
 from graph_api import GraphError
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from fusilli_ground.files import write_whole
 from fusilli_plugin.checks.arrays import save_arrays
 from fusilli_plugin.checks.graph_dump import Dump, require_new, save_dump
 from fusilli_plugin.cli.base import echo, print_json, print_table, progress
-from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (
     bound_inputs,
     dims_of,
@@ -28,6 +27,7 @@ from fusilli_plugin.cli.models import (
     random_feeds,
     summary,
 )
+from fusilli_plugin.formats.kinds import Kind, kind_of
 from graph_api import GraphError
 
 if TYPE_CHECKING:
