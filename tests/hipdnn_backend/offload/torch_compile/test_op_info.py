@@ -83,6 +83,28 @@ def _check(what: str, got: Any, want: Any) -> None:
     )  # fmt: skip
 
 
+def _wide(op: Any, args: Any, kwargs: Any, seed: int, kind: str, index: int) -> Any:
+    """The same result or gradient in float64; None if PyTorch has none."""
+    args, kwargs = torch.utils._pytree.tree_map_only(
+        torch.Tensor,
+        lambda x: x.detach().double().requires_grad_(x.requires_grad) if x.dtype == torch.float32 else x,
+        (args, kwargs),
+    )
+    try:
+        results, gradients = _run(op, args, kwargs, seed)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+    return (results if kind == "result" else gradients)[index]
+
+
+def _is_as_close(one: Any, other: Any, wide: Any) -> bool:
+    """Where terms cancel, PyTorch's own result is roundings alone: ours may be as far off as that."""
+    if one is None or other is None or wide is None or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    far, others = (float((each.detach().double() - wide.detach()).abs().max()) for each in (one, other))
+    return far <= others
+
+
 def _samples(op: Any, most: int) -> list[Any]:
     try:
         return list(itertools.islice(op.sample_inputs("cpu", torch.float32, op.supports_autograd), most))
@@ -109,7 +131,11 @@ def served(op: Any, most: int = SAMPLES) -> int:
         for kind, have, want in zip(("result", "gradient"), got, wanted, strict=True):
             assert len(have) == len(want)
             for index, (one, other) in enumerate(zip(have, want, strict=True)):
-                _check(f"{kind} {index} of sample {number}", one, other)
+                try:
+                    _check(f"{kind} {index} of sample {number}", one, other)
+                except AssertionError:
+                    if not _is_as_close(one, other, _wide(op, args, kwargs, number, kind, index)):
+                        raise
         count += sum(graph.nodes for graph in torch_report(compiled).graphs)
     return count
 
