@@ -41,6 +41,8 @@ _MATRIX: Final = 1 << 26
 """Bytes that the matrix of places may have; a larger one is made and multiplied in parts."""
 _WHOLE: Final = 1 << 28
 """Bytes that the matrix of groups, or of integers, may have: all its parts are in memory at one time."""
+_WASTE: Final = 6.0
+"""Places that a data gradient computes at most, by those of its result."""
 _IN_TURN: Final = 1 << 23
 _PARTS: Final = 64
 """Bytes of the matrix of parts that are made one after the other, in the same memory; how many parts there may be."""
@@ -91,7 +93,7 @@ def data_gradient(e: Emitter, node: ConvDgradNode, a: ConvAttributes, dy: Value,
         return None
     if node.groups == dy.dims[1] == kernel.dims[0]:
         return depthwise(e, a, dy, kernel, is_last=False)
-    return shifted(e, a, dy, kernel, node.groups)
+    return shifted(e, a, dy, kernel, node.groups, most_waste=_WASTE)
 
 
 def filter_gradient(e: Emitter, node: ConvWgradNode, dy: Value, x: Value, window: Sequence[int]) -> Value | None:

@@ -30,13 +30,16 @@ __all__ = ["shifted"]
 _MOST_TAPS: Final = 27
 """Places of a window that are written out; more compile for seconds."""
 _MOST_WASTE: Final = 1.6
-"""Places that are computed, by those of the result; with more, a matrix of what windows meet pays."""
+"""Places that are computed, by those of the result; with more, a matrix of what windows meet pays. Data gradients have
+none beside the compiler's loops, which take ten times as long: they pass a larger number."""
 _MOST_MORE: Final = 8
 _CUT: Final = 0.03
 """By how many columns rows are lengthened at most so that none is cut; what cutting costs, by the product's time."""
 
 
-def shifted(e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int) -> Value | None:
+def shifted(
+    e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int, *, most_waste: float = _MOST_WASTE
+) -> Value | None:
     """The convolution of x [N, C, spatial...] and w [K, C / groups, window...], f32; None: another form is better."""
     window = tuple(w.dims[2:])
     if any(step not in (1, 2) for step in a.stride):
@@ -46,7 +49,7 @@ def shifted(e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int) -> V
         return _by_rows(e, a, x, w, groups) if is_flat else None
     plan = _Plan.of(a, x.dims, window, shift_columns(e))
     is_plain = math.prod(window) == 1 and max(a.stride) == 1 and not math.prod(plan.out) % (shift_columns(e) // 2)
-    if plan.columns > _MOST_WASTE * math.prod(plan.out) or is_plain:
+    if plan.columns > most_waste * math.prod(plan.out) or is_plain:
         return None
     image = e.pad(*cropped(e, x, plan.frame))
     images = _phases(e, image, plan.stride)
