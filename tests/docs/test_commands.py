@@ -41,6 +41,7 @@ NOT_RUN = {
     "fusilli fuzz --device hip --engine ./libother_plugin.so": "needs an AMD GPU and another engine",
     "fusilli fuzz --device cpu --iree-compile old/iree-compile --against new/iree-compile": "needs two compilers",
     "fusilli fuzz --emulate gfx942 --raw padding,whole-sums": "ten minutes; tests/fusilli_plugin/fuzz has others",
+    "fusilli conformance /opt/rocm/lib/hipdnn_plugins/engines/libmiopen_plugin.so --junit miopen.xml": "needs AMD's",
     "fusilli reduce graph.json --emulate gfx942 -o small": "the graph is right; the page about it has one that runs",
     "fusilli check --suite fusion --device cpu": "minutes; tests/fusilli_plugin/checks/test_fusion.py has its cases",
 }

@@ -40,7 +40,7 @@ HIP_GOALS: Final[Mapping[str, float]] = {
 """Seconds, and bytes."""
 
 _HERE: Final = Path(__file__).resolve().parent
-_STANDIN: Final = _HERE.parent / "standin_hip" / "standin_hip.c"
+_STANDIN: Final = _HERE.parents[2] / "fusilli_plugin" / "conformance" / "hip" / "standin_hip.c"
 _BATCHES: Final = 200
 _NEW_GRAPHS: Final = 50
 _FLAGS: Final = ("-std=gnu11", "-O2", "-Wall", "-Wextra")
