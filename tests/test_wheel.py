@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 # Each is there for a command of `fusilli`, or README.md names it. What developers alone run is in tests/support.
 CHECKS = {
-    "__init__", "arrays", "demo", "drivers", "environment", "fusion", "fusion_cases", "graph_dump", "model_block",
+    "__init__", "demo", "drivers", "environment", "fusion", "fusion_cases", "graph_dump", "model_block",
     "model_check", "onnx_backend", "picture", "plugins", "selftest",
 }  # fmt: skip
 

@@ -11,9 +11,9 @@ import click
 import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
 import numpy as np
 
-from fusilli_plugin.checks.arrays import read_arrays
 from fusilli_plugin.cli.kinds import Kind, kind_of
 from graph_api import GraphError
+from iree_bridge.artifact.arrays import read_arrays
 
 if TYPE_CHECKING:
     from fusilli_plugin.cli.base import Step, echo

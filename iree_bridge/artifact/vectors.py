@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from graph_api import DataType, FusilliError, Graph, TensorAttr
 from graph_api.numerics import Comparison, compare, evaluate
 
-__all__ = ["RULE", "Sample", "TestVector", "make_inputs", "make_vector"]
+__all__ = ["RULE", "Sample", "TestVector", "make_inputs", "make_vector", "too_expensive"]
 
 RULE: Final = "splitmix64-1"
 """Name of the rule of :func:`make_inputs`; a change of the rule is another name."""
@@ -110,7 +110,7 @@ def make_inputs(graph: Graph, seed: int) -> dict[TensorAttr, NDArray[Any]]:
 
 def make_vector(graph: Graph, seed: int = 0) -> TestVector | str:
     """The test vector of a validated graph, or the reason why there is none: its reference would take too long."""
-    reason = _too_expensive(graph)
+    reason = too_expensive(graph)
     if reason:
         return reason
     inputs = make_inputs(graph, seed)
@@ -181,7 +181,8 @@ def _positions(size: int, stream: int) -> NDArray[np.int64]:
     return np.unique(drawn)
 
 
-def _too_expensive(graph: Graph) -> str:
+def too_expensive(graph: Graph) -> str:
+    """Why no vector of a graph is made, because its reference would take too long; "" if it would not."""
     elements = sum(tensor.volume for tensor in graph.tensors)
     if elements > _MAX_ELEMENTS:
         return f"its tensors have {elements} elements, over {_MAX_ELEMENTS}"
