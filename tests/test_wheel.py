@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 # Each is there for a command of `fusilli`, or README.md names it. What developers alone run is in tests/support.
 CHECKS = {
     "__init__", "demo", "drivers", "environment", "fusion", "fusion_cases", "graph_dump", "model_block",
-    "model_check", "onnx_backend", "picture", "plugins", "selftest",
+    "model_check", "onnx_backend", "picture", "plugins", "selftest", "selftest_cases",
+    "selftest_report", "device_tests",
 }  # fmt: skip
 
 
@@ -60,7 +61,8 @@ def test_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     for package in sorted(tops):
         assert f"{package}/py.typed" in names
     assert {name for name in names if name.startswith("fusilli_plugin/checks/")} == {
-        f"fusilli_plugin/checks/{name}.py" for name in CHECKS
+        "fusilli_plugin/checks/selftest.jsonl",
+        *(f"fusilli_plugin/checks/{name}.py" for name in CHECKS),
     }
     assert any(name.endswith("LICENSE") for name in names)
     # both libraries, and the sources by which the second is known to be current

@@ -343,7 +343,8 @@ class FusilliEngine:
     @cached_property
     def policy(self) -> str:
         """What is claimed here, and whether code is checked, in a line for the log."""
-        passed, policy = self._has_passed(), self._claim.policy
+        policy = self._claim.policy
+        passed = self._target is None and self._has_passed()  # what is not here has been tested by nobody
         if policy == "off":
             claimed = "no graph is claimed"
         elif policy == "all" or (passed and not policy):

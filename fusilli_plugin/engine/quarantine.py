@@ -22,6 +22,7 @@ from iree_bridge.compile import versions
 from iree_bridge.compile.compiler import CompiledCode
 
 __all__ = [
+    "device_identity",
     "has_passed_selftest",
     "is_quarantined",
     "record_selftest",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from graph_api import DataType, FusilliError, Graph, TensorAttr
 from graph_api.numerics import Comparison, compare, evaluate
 
-__all__ = ["RULE", "Sample", "TestVector", "make_inputs", "make_vector", "too_expensive"]
+__all__ = ["RULE", "Sample", "TestVector", "make_inputs", "make_vector", "positions", "too_expensive"]
 
 RULE: Final = "splitmix64-1"
 """Name of the rule of :func:`make_inputs`; a change of the rule is another name."""
@@ -122,7 +122,7 @@ def make_vector(graph: Graph, seed: int = 0) -> TestVector | str:
     for position, tensor in enumerate(graph.arguments().outputs):
         expected = evaluation.values[tensor]
         bound = np.broadcast_to(evaluation.errors[tensor], expected.shape)
-        indices = _positions(expected.size, seed + position)
+        indices = positions(expected.size, seed + position)
         samples[tensor.uid] = Sample(
             indices,
             np.ascontiguousarray(expected.reshape(-1)[indices], np.float64),
@@ -173,7 +173,8 @@ def _values(bits: NDArray[np.uint64], dtype: DataType) -> NDArray[Any]:
     return ((bits >> np.uint64(40)).astype(np.float64) / 2.0**22 - 2.0).astype(np.float32)
 
 
-def _positions(size: int, stream: int) -> NDArray[np.int64]:
+def positions(size: int, stream: int) -> NDArray[np.int64]:
+    """Where a result of so many elements is looked at: everywhere, or at its corners and where the stream says."""
     if size <= MAX_SAMPLES:
         return np.arange(size, dtype=np.int64)
     drawn = (_splitmix64(stream, MAX_SAMPLES) % np.uint64(size)).astype(np.int64)
