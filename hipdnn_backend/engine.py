@@ -18,8 +18,8 @@ __all__ = [
     "Engine",
     "EngineId",
     "FallbackEngine",
-    "FilterEngine",
     "FilterOrder",
+    "LayoutEngine",
     "Override",
     "Plan",
     "Support",
@@ -195,8 +195,13 @@ class FilterOrder(StrEnum):
 
 
 @runtime_checkable
-class FilterEngine(Engine, Protocol):
-    """An engine that reads constant filters of some sizes faster in another order than row-major. Optional."""
+class LayoutEngine(Engine, Protocol):
+    """An engine that says in which order it reads images and filters fastest. Optional."""
+
+    @property
+    def prefers_channels_last(self) -> bool:
+        """Whether convolutions are faster between images with channels last; without this method they are taken to be."""
+        ...
 
     def filter_order(self, filters: Sequence[int], result: Sequence[int]) -> FilterOrder | None:
         """In which order filters of these dims are best for a channels-last result of these dims; None: row-major."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -104,12 +105,15 @@ class _Side:
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._process.send_signal(signal.SIGCONT)
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        # Its threads may wait for more work by spinning, on the cores that the next side is to have.
+        self._process.send_signal(signal.SIGSTOP)
         if not line:
             self._log.seek(0)
             said = self._log.read()[-600:].decode(errors="replace").strip().splitlines()
@@ -118,6 +122,7 @@ class _Side:
 
     def close(self) -> None:
         assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
         with suppress(BrokenPipeError):  # it ended, and what it was not told is still here
             self._process.stdin.close()
         try:
@@ -138,7 +143,7 @@ def measure(
     busy: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Row]:
-    """A row for each subject: the sides load it, and run it in turns on the same cores.
+    """A row for each subject: the sides load it, and run it in turns on the same cores, the others stopped.
 
     Args:
         subjects: what to measure.

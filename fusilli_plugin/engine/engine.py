@@ -185,7 +185,12 @@ class FusilliEngine:
             chosen = Target.parse(target)
             return FusilliEngine(chosen.device, options=_as_chosen(self.options), target=chosen)
 
-    # ---- hipdnn_backend.engine.FilterEngine
+    # ---- hipdnn_backend.engine.LayoutEngine
+
+    @property
+    def prefers_channels_last(self) -> bool:
+        """GPUs do; on CPUs convolutions of row-major images need no matrix of what windows meet."""
+        return self.target.is_gpu
 
     def filter_order(self, filters: Sequence[int], result: Sequence[int]) -> FilterOrder | None:
         """On GPUs a kernel would rearrange constant filters [K, C, window...] that are not channels-last.

@@ -32,7 +32,7 @@ class Layout(StrEnum):
 
     ROW_MAJOR: in the order of the model's dims.
     CHANNELS_LAST: N, spatial, C wherever engines take it.
-    AUTO: channels-last if most graphs have a convolution.
+    AUTO: channels-last if most graphs have a convolution and no engine prefers row-major.
     """
 
     ROW_MAJOR = "row-major"

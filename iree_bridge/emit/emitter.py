@@ -145,6 +145,10 @@ class Emitter(Builder):
             value = self.cast(value, tensor.data_type)
         self._values[tensor] = value
 
+    def supersede(self, tensor: TensorAttr, value: Value) -> None:
+        """Makes ``value`` what later nodes read of a tensor; the same numbers, made together with others."""
+        self._values[tensor] = value
+
     def _ends_a_product(self, node: Node) -> bool:
         """Whether an operand is a product's result, and so the kernel that makes it the one to store what is read.
 

@@ -24,7 +24,9 @@ from iree_bridge.emit.reduction import total
 from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import Kernels
 
-__all__ = ["as_computed", "by_columns", "by_panels", "has_tiles", "kernel_of", "product"]
+__all__ = [
+    "Shifts", "as_computed", "by_columns", "by_panels", "by_shifts", "has_tiles", "kernel_of", "product", "shift_columns",
+]  # fmt: skip
 
 _HALF: Final = (DataType.HALF, DataType.BFLOAT16)
 _ROWS: Final = 64
@@ -39,8 +41,10 @@ _LEAST_DEPTH: Final = 32
 """Taps that are summed for a tile at least before the next tile."""
 _FEW_ROWS: Final = 32
 """Rows that do not pay for a copy of the other matrix."""
-_ROW_COLUMNS: Final = 128
-"""Most columns of one tile of a product with one row."""
+_ROW_COLUMNS: Final = 512
+"""Most columns of one tile of a product with one row: long pieces of the other matrix's rows are read at once."""
+_ROW_VECTOR, _ROW_STEP = 64, 8
+"""Columns and taps of its innermost loop; its sums are kept in the nearest cache meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +174,11 @@ def _one_row(e: Emitter, a: Value, b: Value) -> Value:
     batch = [f"d{i}" for i in range(len(lead))]
     j, t = (f"d{i + len(lead)}" for i in range(2))
     factors = (e.reshape(a, (*lead, k)), [*batch, t]), (b, [*batch, t, j])
-    tiles = (*[1] * len(lead), tile, 0)
-    return e.reshape(_sum_of_products(e, factors, (*lead, n), tiles, tiles, step=1), (*lead, 1, n))
+    ones = [1] * len(lead)
+    y = _sum_of_products(
+        e, factors, (*lead, n), (*ones, tile), (*ones, min(tile, _ROW_VECTOR)), step=_ROW_STEP, depth=_ROW_STEP
+    )
+    return e.reshape(y, (*lead, 1, n))
 
 
 def by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
@@ -184,7 +191,7 @@ def by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
     batch = [f"d{axis}" for axis in range(len(lead))]
     i, b, j, t = (f"d{axis + len(lead)}" for axis in range(4))
     ones = [1] * len(lead)
-    tile, vector = (*ones, height, share, width, 0), (*ones, min(m, kernel.rows), 1, width, 0)
+    tile, vector = (*ones, height, share, width), (*ones, min(m, kernel.rows), 1, width)
     factors = (rows, [*batch[: len(rows.dims) - 2], i, t]), (panels, [*batch, b, t, j])
     return _sum_of_products(e, factors, (*lead, m, count, width), tile, vector)
 
@@ -196,10 +203,84 @@ def by_columns(e: Emitter, rows: Value, columns: Value) -> Value:
     batch = [f"d{axis}" for axis in range(len(lead))]
     i, j, t = (f"d{axis + len(lead)}" for axis in range(3))
     ones = [1] * len(lead)
-    tile, vector = (*ones, height, across, 0), (*ones, min(m, kernel.rows), width, 0)
+    tile, vector = (*ones, height, across), (*ones, min(m, kernel.rows), width)
     factors = (rows, [*batch[: len(rows.dims) - 2], i, t]), (columns, [*batch, t, j])
     depth = max(kernel.block // across, _LEAST_DEPTH)
     return _sum_of_products(e, factors, (*lead, m, places), tile, vector, depth=depth)
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """A matrix of columns in a larger tensor.
+
+    Attributes:
+        image: which tensor it is in.
+        lead: index of the leading dims of that.
+        offset: of the first column.
+    """
+
+    image: int
+    lead: tuple[int, ...]
+    offset: int
+
+
+def shift_columns(e: Emitter) -> int:
+    """What the number of columns of `by_shifts` is a multiple of."""
+    return kernel_of(e).widths[0]
+
+
+def by_shifts(e: Emitter, rows: Value, images: Sequence[Value], shifts: Sequence[Shifts], columns: int) -> Value:
+    """The sum of the products rows [..., :, :, t] [M, K] times the columns [K, P] at shift t of the images.
+
+    The sum over t is written out in the innermost loop.
+
+    Args:
+        rows: [groups..., M, K, T].
+        images: each [lead..., batch..., groups..., K, L].
+        shifts: T of them.
+        columns: P, which `shift_columns` divides.
+
+    Returns:
+        [batch..., groups..., M, P]
+    """
+    kernel, (*groups, m, depth, _) = kernel_of(e), rows.dims
+    skip = len(shifts[0].lead)
+    lead = images[0].dims[skip:-2]
+    dims = (*lead, m, columns)
+    matrix, part = (
+        builtin_tensor((*groups, m, depth), DataType.FLOAT),
+        builtin_tensor((*lead, depth, columns), DataType.FLOAT),
+    )
+    sources = [builtin_tensor(each.dims, DataType.FLOAT) for each in images]
+    batch = [f"d{i}" for i in range(len(lead))]
+    i, j, t = (f"d{i + len(lead)}" for i in range(3))
+    row_index, column_index = [*batch[len(lead) - len(groups) :], i, t], [*batch, t, j]
+    lines, ins, code, total = list[str](), list[Operand](), Code(), ""
+    for at, shift in enumerate(shifts):
+        begin = [*shift.lead, *[0] * (len(lead) + 1), shift.offset]
+        sizes = [*[1] * skip, *lead, depth, columns]
+        lines += [
+            f"  %w{at} = tensor.extract_slice %w{[*[0] * (len(groups) + 2), at]} {[*groups, m, depth, 1]} "
+            f"{[1] * len(rows.dims)} : {builtin_tensor(rows.dims, DataType.FLOAT)} to {matrix}",
+            f"  %x{at} = tensor.extract_slice %image{shift.image}{begin} {sizes} {[1] * len(sizes)} : "
+            f"{sources[shift.image]} to {part}",
+        ]
+        ins += [Operand(f"%w{at}", matrix, row_index), Operand(f"%x{at}", part, column_index)]
+        term = code.op("mulf", f"%i{2 * at}", f"%i{2 * at + 1}", "f32")
+        total = code.op("addf", total, term, "f32") if total else term
+    value = code.op("addf", total, "%o", "f32")
+    width, ones = kernel.widths[0], [1] * len(lead)
+    tile = (*ones, _tile(m, kernel.rows, _ROWS, whole=2 * _ROWS), width)
+    vector = (*ones, min(m, kernel.rows), width)
+    given = ", ".join(f"%image{number}: {kind}" for number, kind in enumerate(sources))
+    result = builtin_tensor(dims, DataType.FLOAT)
+    text = [
+        f"func.func private @shifted(%w: {builtin_tensor(rows.dims, DataType.FLOAT)}, {given}) -> {result} {{",
+        *lines,
+        *_summed(ins, code, value, dims, tile, vector, step=1),
+        "}",
+    ]
+    return e.call("\n".join(text), [rows, *images], dims, DataType.FLOAT)
 
 
 def _column_tiles(kernel: Kernel, m: int, places: int) -> tuple[int, int, int]:
@@ -241,31 +322,55 @@ def _sum_of_products(
         depth: of the last loop, what is done for a whole tile before the rest; 0: all.
     """
     types = [builtin_tensor(value.dims, DataType.FLOAT) for value, _ in factors]
-    result = builtin_tensor(dims, DataType.FLOAT)
     code = Code()
     total = code.op("addf", "%o", code.op("mulf", "%i0", "%i1", "f32"), "f32")
     ins = [Operand(name, kind, index) for name, kind, (_, index) in zip(("%a", "%b"), types, factors, strict=True)]
-    begun = Operand("%begun", result, [f"d{i}" for i in range(len(dims))])
     taps = factors[0][0].dims[-1]
-    steps = [*[0] * len(dims), step if taps % step == 0 else 1]
-    block = f"cache_reduction = {[*[0] * len(dims), depth]}, " if depth and taps > depth else ""
-    attributes = (
-        "{compilation_info = #iree_codegen.compilation_info<lowering_config = #iree_cpu.lowering_config<"
-        f"distribution = {list(tile)}, cache_parallel = {list(tile)}, {block}vector_common_parallel = {list(vector)}, "
-        f"vector_reduction = {steps}>, translation_info = #iree_codegen.translation_info<"
-        "pipeline = #iree_cpu.pipeline<DoubleTilingExpert>, {enable_loop_peeling}>>}"
-    )
-    loops = [*["parallel"] * len(dims), "reduction"]
     lines = [
-        f"func.func private @product(%a: {types[0]}, %b: {types[1]}) -> {result} {{",
-        "  %zero = arith.constant 0.0 : f32",
-        f"  %empty = tensor.empty() : {result}",
-        f"  %begun = linalg.fill ins(%zero : f32) outs(%empty : {result}) -> {result}",
-        *generic("%y", ins, begun, loops, code.lines, total, attributes=attributes),
-        f"  return %y : {result}",
+        f"func.func private @product(%a: {types[0]}, %b: {types[1]}) -> {builtin_tensor(dims, DataType.FLOAT)} {{",
+        *_summed(
+            ins,
+            code,
+            total,
+            dims,
+            tile,
+            vector,
+            step=step if taps % step == 0 else 1,
+            depth=depth if taps > depth else 0,
+        ),
         "}",
     ]
     return e.call("\n".join(lines), [value for value, _ in factors], dims, DataType.FLOAT)
+
+
+def _summed(
+    ins: Sequence[Operand],
+    code: Code,
+    value: str,
+    dims: Sequence[int],
+    tile: Sequence[int],
+    vector: Sequence[int],
+    *,
+    step: int,
+    depth: int = 0,
+) -> list[str]:
+    """The rest of a function: it returns the sum over one loop more than there are ``dims``; `_sum_of_products`."""
+    result = builtin_tensor(dims, DataType.FLOAT)
+    begun = Operand("%begun", result, [f"d{i}" for i in range(len(dims))])
+    block = f"cache_reduction = {[*[0] * len(dims), depth]}, " if depth else ""
+    attributes = (
+        "{compilation_info = #iree_codegen.compilation_info<lowering_config = #iree_cpu.lowering_config<"
+        f"distribution = {[*tile, 0]}, cache_parallel = {[*tile, 0]}, {block}vector_common_parallel = {[*vector, 0]}, "
+        f"vector_reduction = {[*[0] * len(dims), step]}>, translation_info = #iree_codegen.translation_info<"
+        "pipeline = #iree_cpu.pipeline<DoubleTilingExpert>, {enable_loop_peeling}>>}"
+    )
+    return [
+        "  %zero = arith.constant 0.0 : f32",
+        f"  %empty = tensor.empty() : {result}",
+        f"  %begun = linalg.fill ins(%zero : f32) outs(%empty : {result}) -> {result}",
+        *generic("%y", ins, begun, [*["parallel"] * len(dims), "reduction"], code.lines, value, attributes=attributes),
+        f"  return %y : {result}",
+    ]
 
 
 def _height(kernel: Kernel, m: int, across: int) -> int:

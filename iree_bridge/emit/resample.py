@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import product
 
 from fusilli_ground.late_numpy import np
 from graph_api import DataType, PaddingMode
@@ -13,6 +15,7 @@ from iree_bridge.emit import ordered
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.linalg import Code, Operand, element_type, generic
 from iree_bridge.emit.window_frame import cropped
+from iree_bridge.emit.window_terms import MOST_TERMS, WindowTerms, has_terms, vector_row
 from iree_bridge.targets.types import builtin_tensor
 
 __all__ = ["resample_fwd"]
@@ -69,13 +72,13 @@ class _Pool:
             Operand("%window", builtin_tensor(self.attributes.window, DataType.INT8), window),
         ]
 
-    def widen(self, code: Code) -> str:
-        """The element %i0 of x in the compute type."""
+    def widen(self, code: Code, value: str = "%i0") -> str:
+        """An element of x in the compute type."""
         source, target = element_type(self.x.dtype), element_type(self.compute)
         if source == target:
-            return "%i0"
+            return value
         kind = "extf" if self.compute.is_float else "extui" if self.x.dtype is DataType.UINT8 else "extsi"
-        return code.line(f"arith.{kind} %i0 : {source} to {target}")
+        return code.line(f"arith.{kind} {value} : {source} to {target}")
 
 
 @rule("resample_fwd")
@@ -88,23 +91,45 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
         value = e.cast(value, node.compute)
     order = x.physical.order
     y_dims = node.outputs["y"].dims
+    by_terms = _is_by_terms(e, a, order, value)
+    made = (*y_dims[:-1], vector_row(y_dims[-1])) if by_terms else y_dims
     pool = _Pool(
         attributes=a,
         order=order,
         size=x.dims,
-        x=_padded(e, a, order, value, y_dims),
+        x=_padded(e, a, order, value, made, even=by_terms),
         out=tuple(y_dims[axis] for axis in order),
         compute=_sums(e, node),
         by_keys=a.is_max and ordered.is_keyed(e, node.compute),
     )
     back = [order.index(axis) for axis in range(len(order))]
-    result = ordered.key_kind(node.compute) if pool.by_keys else pool.compute
-    y = e.call(_pool_function(pool), [pool.x], pool.out, result)
-    y = ordered.decoded(e, y, node.compute) if pool.by_keys else y
+    y = _by_terms(e, pool, made) if by_terms else _by_loops(e, pool)
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
         padded = _padded(e, a, order, value, y_dims)
         e.write(node, "index", e.permute(_index(e, pool, padded, y), back))
+
+
+def _by_loops(e: Emitter, pool: _Pool) -> Value:
+    result = ordered.key_kind(pool.compute) if pool.by_keys else pool.compute
+    y = e.call(_pool_function(pool), [pool.x], pool.out, result)
+    return ordered.decoded(e, y, pool.compute) if pool.by_keys else y
+
+
+def _is_by_terms(e: Emitter, a: ResampleAttributes, order: Sequence[int], x: Value) -> bool:
+    """Whether the window is written out: on a CPU, where the last spatial dim is innermost in memory."""
+    is_row_major = list(order) == list(range(len(order)))
+    return (
+        not e.target.is_gpu and is_row_major and math.prod(a.window) <= MOST_TERMS and has_terms(a.stride[-1], x.dtype)
+    )
+
+
+def _by_terms(e: Emitter, pool: _Pool, made: Sequence[int]) -> Value:
+    """y, of rows as long as ``made``, which the compiler has vectors for."""
+    y = e.call(_terms_function(pool, made), [pool.x], made, pool.compute)
+    if tuple(made) != pool.out:
+        y = e.slice(e.barrier(y), len(made) - 1, 0, pool.out[-1])  # else rows of the length that is cut out are summed
+    return y if pool.attributes.is_max else e.call(_average_function(pool), [y], pool.out, pool.compute)
 
 
 def _sums(e: Emitter, node: ResampleFwdNode) -> DataType:
@@ -128,11 +153,16 @@ def _index(e: Emitter, pool: _Pool, x: Value, y: Value) -> Value:
     return e.call(_decoding_function(pool), [e.barrier(place)], pool.out, DataType.INT32)
 
 
-def _padded(e: Emitter, a: ResampleAttributes, order: Sequence[int], x: Value, y_dims: Sequence[int]) -> Value:
-    """x in memory order, with exactly what the windows meet."""
+def _padded(
+    e: Emitter, a: ResampleAttributes, order: Sequence[int], x: Value, y_dims: Sequence[int], *, even: bool = False
+) -> Value:
+    """x in memory order, with exactly what the windows meet; ``even``: at the end of rows as much as strides divide."""
     around = [(0, 0), (0, 0)]
     for i, pre in enumerate(a.pre_padding):
         around.append((pre, a.stride[i] * (y_dims[i + 2] - 1) + a.window[i] - x.dims[i + 2] - pre))
+    if even:
+        before, after = around[-1]
+        around[-1] = before, after + -(x.dims[-1] + before + after) % a.stride[-1]
     value = e.permute(x, order)
     value, left = cropped(e, value, [around[axis] for axis in order], _outside(a, x.dtype))
     return e.pad(value, left, _outside(a, x.dtype))
@@ -185,6 +215,61 @@ def _pool_function(pool: _Pool) -> str:
         *generic("%total", pool.sources(), result, pool.loops, code.lines, value),
         *([] if a.is_max else _division(pool)),
         f"  return {'%total' if a.is_max else '%average'} : {out}",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def _terms_function(pool: _Pool, dims: Sequence[int]) -> str:
+    """From x to the maxima, or the sums, of windows, of these dims."""
+    a, code, kind = pool.attributes, Code(), element_type(pool.compute)
+    places = tuple(product(*map(range, a.window)))
+    terms = WindowTerms(pool.x.dims, pool.x.dtype, tuple(dims), tuple(a.stride), places)
+    lines, ins, elements = terms.written(code)
+    elements = [pool.widen(code, element) for element in elements]
+    if not a.is_max:
+        value = reduce(
+            lambda one, other: code.op("addf" if pool.compute.is_float else "addi", one, other, kind), elements
+        )
+    elif pool.compute.is_float:
+        value = _greatest(code, elements, pool.compute)
+    else:
+        value = reduce(lambda one, other: code.op("maxsi", one, other, kind), elements)
+    out = builtin_tensor(dims, pool.compute)
+    result = Operand("%empty", out, [f"d{i}" for i in range(len(dims))])
+    return "\n".join([
+        f"func.func private @pool(%x: {builtin_tensor(pool.x.dims, pool.x.dtype)}) -> {out} {{",
+        *lines,
+        f"  %empty = tensor.empty() : {out}",
+        *generic("%y", ins, result, ["parallel"] * len(dims), code.lines, value),
+        f"  return %y : {out}",
+        "}",
+    ])  # fmt: skip
+
+
+def _greatest(code: Code, elements: Sequence[str], dtype: DataType) -> str:
+    """The greatest of floats, NaN if there is one: one comparison each, and one for two, where ``maximumf`` is six."""
+    kind = element_type(dtype)
+    greatest = elements[0]
+    for element in elements[1:]:
+        above = code.line(f"arith.cmpf ogt, {greatest}, {element} : {kind}")
+        greatest = code.line(f"arith.select {above}, {greatest}, {element} : {kind}")
+    unordered = ""
+    for one, other in zip(elements[::2], [*elements[1::2], elements[-1]], strict=False):
+        found = code.line(f"arith.cmpf uno, {one}, {other} : {kind}")
+        unordered = code.line(f"arith.ori {unordered}, {found} : i1") if unordered else found
+    nan = code.line(f"arith.constant {_literal(float('nan'), dtype)} : {kind}")
+    return code.line(f"arith.select {unordered}, {nan}, {greatest} : {kind}")
+
+
+def _average_function(pool: _Pool) -> str:
+    """From sums of windows to their averages."""
+    out = builtin_tensor(pool.out, pool.compute)
+    lines = [
+        f"func.func private @average(%total: {out}) -> {out} {{",
+        f"  %empty = tensor.empty() : {out}",
+        *_division(pool),
+        f"  return %average : {out}",
         "}",
     ]
     return "\n".join(lines)

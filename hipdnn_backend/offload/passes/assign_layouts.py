@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from hipdnn_backend.engine import FilterEngine, FilterOrder
+from hipdnn_backend.engine import FilterOrder, LayoutEngine
 from hipdnn_backend.offload.mlir import ir
 from hipdnn_backend.offload.passes.regions import CUSTOM, GRAPH, Region, graphs, is_operator
 from hipdnn_backend.offload.session import Layout, Session, canonical
@@ -34,11 +34,11 @@ _WISHES: Final = {FilterOrder.CHANNELS_LAST: _CHANNELS_LAST, FilterOrder.BY_TAPS
 def assign_layouts(module: Any, session: Session) -> None:
     """Decide the strides of every tensor between graphs: packed, in row-major or channels-last order.
 
-    A tensor is channels-last if that is asked for, or if convolutions dominate and that is left to the pass; if a graph
+    A tensor is channels-last if that is asked for, or if it is left to the pass, convolutions dominate and engines prefer it; if a graph
     of hipDNN operations makes it, such graphs alone use it, each sees it in the model's dims; and if the engines take
     all of these graphs so. Types do not change: how the elements of a dense buffer are arranged is between the graphs
     that share it. A graph says so by the uids of the tensors concerned. Constant filters of convolutions with
-    channels-last images get the order that the engine wishes (`hipdnn_backend.engine.FilterEngine`).
+    channels-last images get the order that the engine wishes (`hipdnn_backend.engine.LayoutEngine`).
 
         %0 = torch.operator "hipdnn.graph"(%a, %w) ({ ... })
         %1 = torch.operator "hipdnn.graph"(%0, %v) ({ ... })
@@ -50,7 +50,7 @@ def assign_layouts(module: Any, session: Session) -> None:
     if session.options.layout is Layout.ROW_MAJOR:
         return
     candidates = graphs(module)
-    if session.options.layout is Layout.AUTO and 2 * sum(map(_convolves, candidates)) <= len(candidates):
+    if session.options.layout is Layout.AUTO and not _is_worth_it(candidates, session):
         return
     known = [_Region(op, found) for op in candidates if (found := _translated(op)) is not None]
     chosen = _settle(known, session)
@@ -65,6 +65,12 @@ def assign_layouts(module: Any, session: Session) -> None:
         session.report.layout = f"packed; channels-last for {len(chosen)} tensors between graphs, row-major else"
     if filters:
         session.report.layout += f"; filters of {len(filters)} convolutions lie as the engine reads them"
+
+
+def _is_worth_it(candidates: Sequence[Operation], session: Session) -> bool:
+    """Whether most graphs convolve, and no engine would rather have row-major images."""
+    dislikes = any(isinstance(each, LayoutEngine) and not each.prefers_channels_last for each in session.engines)
+    return not dislikes and 2 * sum(map(_convolves, candidates)) > len(candidates)
 
 
 def arranged(graph: Operation) -> dict[int, str]:
@@ -184,12 +190,12 @@ def _filters(known: Sequence[_Region], chosen: set[Value], session: Session) -> 
     for graph in known:
         is_last = any(value in chosen for value in graph.op.results)
         engine = session.choose(graph.translation, canonical(graph.translation.graph)).engine if is_last else None
-        filters = dict(_convolved(graph.translation.graph)) if isinstance(engine, FilterEngine) else {}
+        filters = dict(_convolved(graph.translation.graph)) if isinstance(engine, LayoutEngine) else {}
         for value in graph.op.operands:
             if not _is_constant(value, session):
                 continue
             sizes = filters.get(graph.uids.get(value, -1))
-            wish = engine.filter_order(*sizes) if sizes and isinstance(engine, FilterEngine) else None
+            wish = engine.filter_order(*sizes) if sizes and isinstance(engine, LayoutEngine) else None
             wishes.setdefault(value, set()).add(_WISHES[wish] if wish else "")
     wanted = {value: next(iter(each)) for value, each in wishes.items() if len(each) == 1 and each != {""}}
     refused: set[Value] = set()

@@ -22,6 +22,7 @@ from typing import Final
 from graph_api import DataType
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvWgradNode
 from iree_bridge.emit.conv.depthwise import depthwise
+from iree_bridge.emit.conv.shifted import shifted
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import Operand, generic
 from iree_bridge.emit.products_cpu import by_columns, by_panels, has_tiles, kernel_of, product
@@ -60,18 +61,22 @@ def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None
         return _of_integers(e, conv, x, w) if conv.matrix_bytes <= _WHOLE else None
     if (x.dtype, node.compute) != (DataType.FLOAT, DataType.FLOAT):
         return None
-    if node.groups == 1:
-        if w.dims[0] < _FEW and max(node.attributes.stride) == 1 and math.prod(w.dims[2:]) > 1:
-            return None
-        # y may be virtual; a result of the graph has the layout in which the product is to be written.
-        result = next((t for t in e.graph.arguments().outputs if t.rank == len(x.dims)), node.inputs["x"])
-        if not is_channels_last(result):
-            return _channels_first(e, conv, x, w)
-        return _channels_last(e, conv, x, w, by_taps=is_by_taps(node.inputs["w"]))
     if node.groups == x.dims[1] == w.dims[0]:
         return depthwise(e, node.attributes, x, w, is_last=is_last)
-    is_served = w.dims[1] > 1 and conv.matrix_bytes <= _WHOLE
-    return _in_groups(e, conv, x, w, node.groups) if is_served else None
+    # y may be virtual; a result of the graph has the layout in which the product is to be written.
+    result = next((t for t in e.graph.arguments().outputs if t.rank == len(x.dims)), node.inputs["x"])
+    if not is_last and not is_channels_last(result):
+        made = shifted(e, node.attributes, x, w, node.groups)
+        if made is not None:
+            return made
+    if node.groups > 1:
+        is_served = w.dims[1] > 1 and conv.matrix_bytes <= _WHOLE
+        return _in_groups(e, conv, x, w, node.groups) if is_served else None
+    if w.dims[0] < _FEW and max(node.attributes.stride) == 1 and math.prod(w.dims[2:]) > 1:
+        return None
+    if not is_channels_last(result):
+        return _channels_first(e, conv, x, w)
+    return _channels_last(e, conv, x, w, by_taps=is_by_taps(node.inputs["w"]))
 
 
 def filter_gradient(e: Emitter, node: ConvWgradNode, dy: Value, x: Value, window: Sequence[int]) -> Value | None:

@@ -17,14 +17,13 @@ from graph_api.ops.conv import ConvAttributes
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import Code, Operand, generic
 from iree_bridge.emit.window_frame import cropped, met
+from iree_bridge.emit.window_terms import MOST_TERMS, WindowTerms, has_terms, vector_row
 from iree_bridge.targets.types import builtin_tensor
 
 __all__ = ["depthwise"]
 
-_VECTOR: Final = 8
-"""Elements of a vector; rows that it does not divide would be left to scalar loops."""
-_TERMS: Final = 64
-"""Most terms that are written out."""
+_MOST_STRIDE: Final = 8
+"""Stride in a row from which on most of what is computed would be left out."""
 
 
 def depthwise(e: Emitter, a: ConvAttributes, x: Value, w: Value, *, is_last: bool) -> Value | None:
@@ -34,7 +33,7 @@ def depthwise(e: Emitter, a: ConvAttributes, x: Value, w: Value, *, is_last: boo
     """
     if is_last:
         return _channels_last(e, a, x, w) if len(x.dims) == 4 else None
-    if a.stride[-1] >= _VECTOR or math.prod(w.dims[2:]) > _TERMS:
+    if a.stride[-1] >= _MOST_STRIDE or math.prod(w.dims[2:]) > MOST_TERMS:
         return None
     return _channels_first(e, a, x, w)
 
@@ -64,44 +63,45 @@ def _channels_last(e: Emitter, a: ConvAttributes, x: Value, w: Value) -> Value:
 
 
 def _channels_first(e: Emitter, a: ConvAttributes, x: Value, w: Value) -> Value:
-    """As a sum of parts of padded x.
+    """As a sum of parts of padded x, whose rows are as long as vectors want them; what is too much is cut off after it.
 
-    Rows are computed as if their stride was 1 and as long as vectors want them; what is too much is left out after it.
+    Rows of a stride that cannot be read as vectors are computed as if it was 1.
     """
-    size, window = x.dims[2:], w.dims[2:]
+    size, window, step = x.dims[2:], w.dims[2:], a.stride[-1]
     out = [a.output_size(i, size[i], window[i]) for i in range(len(size))]
-    row = -(-out[-1] * a.stride[-1] // _VECTOR) * _VECTOR
-    dense = replace(a, stride=(*a.stride[:-1], 1))
-    wide = (*out[:-1], row)
-    image = e.pad(x, [(pre, max(end, 0)) for pre, end in met(dense, size, window, wide)])
-    dims = (*x.dims[:2], *wide)
-    y = e.call(_sum_function(dense, image, w, dims), [image, w], dims, DataType.FLOAT)
-    if row != out[-1] and a.stride[-1] == 1:
+    left = 1 if has_terms(step, DataType.FLOAT) else step
+    summed = replace(a, stride=(*a.stride[:-1], step // left))
+    wide = (*out[:-1], vector_row(left * out[-1]))
+    frame = [(pre, max(end, 0)) for pre, end in met(summed, size, window, wide)]
+    odd = (x.dims[-1] + sum(frame[-1])) % summed.stride[-1]
+    frame[-1] = frame[-1][0], frame[-1][1] + odd
+    image, dims = e.pad(x, frame), (*x.dims[:2], *wide)
+    y = e.call(_sum_function(summed, image, w, dims), [image, w], dims, DataType.FLOAT)
+    if wide[-1] != out[-1] and left == 1:
         y = e.barrier(y)  # or the compiler sums rows of the length that is cut out
-    return e.slice(y, len(dims) - 1, 0, a.stride[-1] * (out[-1] - 1) + 1, a.stride[-1])
+    return e.slice(y, len(dims) - 1, 0, left * (out[-1] - 1) + 1, left)
 
 
 def _sum_function(a: ConvAttributes, image: Value, w: Value, dims: Sequence[int]) -> str:
     """A function from padded x and w to the sum over the window, a term at a time, of their products."""
     source, filters, result = (builtin_tensor(d, DataType.FLOAT) for d in (image.dims, w.dims, dims))
     channels = builtin_tensor(dims[1:2], DataType.FLOAT)
-    loops = [f"d{i}" for i in range(len(dims))]
-    parts: list[str] = []
-    ins: list[Operand] = []
+    window = list(product(*map(range, w.dims[2:])))
+    places = tuple(tuple(at * step for at, step in zip(place, a.dilation, strict=True)) for place in window)
     code, total = Code(), ""
-    for i, place in enumerate(product(*map(range, w.dims[2:]))):
-        offsets = [0, 0, *(position * step for position, step in zip(place, a.dilation, strict=True))]
-        parts += [
-            f"  %x{i} = tensor.extract_slice %x{offsets} {list(dims)} {[1, 1, *a.stride]} : {source} to {result}",
+    lines, ins, elements = WindowTerms(image.dims, image.dtype, tuple(dims), tuple(a.stride), places).written(code)
+    for i, (place, element) in enumerate(zip(window, elements, strict=True)):
+        lines.append(
             f"  %w{i} = tensor.extract_slice %w{[0, 0, *place]} {[dims[1], 1, *(1 for _ in place)]} "
-            f"{[1 for _ in dims]} : {filters} to {channels}",
-        ]
-        ins += [Operand(f"%x{i}", result, loops), Operand(f"%w{i}", channels, ["d1"])]
-        term = code.op("mulf", f"%i{2 * i}", f"%i{2 * i + 1}", "f32")
+            f"{[1 for _ in dims]} : {filters} to {channels}"
+        )
+        term = code.op("mulf", element, f"%i{len(ins)}", "f32")
+        ins.append(Operand(f"%w{i}", channels, ["d1"]))
         total = code.op("addf", total, term, "f32") if total else term
+    loops = [f"d{i}" for i in range(len(dims))]
     lines = [
         f"func.func private @depthwise(%x: {source}, %w: {filters}) -> {result} {{",
-        *parts,
+        *lines,
         f"  %empty = tensor.empty() : {result}",
         *generic("%y", ins, Operand("%empty", result, loops), ["parallel"] * len(dims), code.lines, total),
         f"  return %y : {result}",

@@ -35,7 +35,7 @@ enum { SHORT_NS = 15 * 1000 };   // lists that take less are never shared out
 enum { WAKE_NS = 100 * 1000 };   // lists that take less are not worth waking a thread that sleeps
 enum { FED_NS = 20 * 1000 };     // work that a thread gets at least
 enum { TRIES = 8 };              // runs of a list before it is decided
-enum { LOOK_AGAIN = 128 };       // runs after which the other way is tried again
+enum { LOOK_AGAIN = 256 };       // runs after which the other way is tried again, at most
 
 // ---- IREE's executable libraries -------------------------------------------------------------------------------------
 
@@ -304,7 +304,7 @@ typedef struct {
   int is_divisible;
   uint64_t expected;
   atomic_uint_fast64_t serial, shared;
-  atomic_uint runs;
+  atomic_uint runs, trial, gap;  // when the next trial of the other way is, and how far it is from the last
   command *commands;
   place *where;
   uint32_t *constants;
@@ -423,11 +423,12 @@ API void launcher_prepare(list *it, const uint64_t *addresses, void *memory) {
 static void fill(const command *c, size_t begin, size_t end) {
   if (c->width == 1 || c->pattern == 0) {
     memset(c->target + begin, (int)c->pattern, end - begin);
-  } else if (c->width == 2) {
-    for (size_t i = begin; i < end; i += 2) memcpy(c->target + i, &(uint16_t){(uint16_t)c->pattern}, 2);
-  } else {
-    for (size_t i = begin; i < end; i += 4) memcpy(c->target + i, &c->pattern, 4);
+    return;
   }
+  char block[4096];  // as much as libraries copy fastest
+  size_t all = end - begin, made = all < sizeof block ? all : sizeof block;
+  for (size_t i = 0; i < made; i += c->width) memcpy(block + i, &c->pattern, c->width);  // little-endian
+  for (size_t i = 0; i < all; i += made) memcpy(c->target + begin + i, block, all - i < made ? all - i : made);
 }
 
 // Pieces ``begin`` to ``end`` of a command, in this thread. Not 0: the code failed.
@@ -689,22 +690,39 @@ static int run_alone(const job *j) {
   return failed;
 }
 
-// A time that follows what is seen slowly, so that one run that the system has interrupted counts little.
-static void learn(atomic_uint_fast64_t *kept, uint64_t seen, int is_new) {
+typedef enum { FIRST, TRIAL, USUAL } purpose;
+
+// A time that follows what is seen slowly, so that one run that the system has interrupted counts little. Of the way that
+// is only tried, a better time counts at once: what disturbed it before may be over, and if not, the next runs tell.
+static void learn(atomic_uint_fast64_t *kept, uint64_t seen, purpose why) {
   uint64_t before = atomic_load_explicit(kept, memory_order_relaxed);
-  if (before && is_new) seen = seen < before ? seen : before;
+  if (before && why == FIRST && seen > before) seen = before;
   if (before && seen > 2 * before) seen = 2 * before;
-  uint64_t after = before && !is_new ? before - before / 4 + seen / 4 : seen;
+  int follows = before && (why == USUAL || (why == TRIAL && seen > before));
+  uint64_t after = follows ? before - before / 4 + seen / 4 : seen;
   atomic_store_explicit(kept, after ? after : 1, memory_order_relaxed);
 }
 
-// Both ways are tried in turn, the one that is expected to be faster first, and then whichever was. Now and then two runs
-// are of the other way, of which the second counts.
-static int is_shared_run(const list *l, uint32_t run, uint64_t serial, uint64_t shared) {
+// Both ways are tried in turn at first. Then the faster one serves, and now and then two runs are a trial of the other way.
+static purpose purpose_of(list *l, uint32_t run) {
+  if (run < TRIES) return FIRST;
+  return run - atomic_load_explicit(&l->trial, memory_order_relaxed) < 2 ? TRIAL : USUAL;
+}
+
+// When the next trial is: the longer the way has been the same, the later.
+static void plan_trial(list *l, uint32_t run, int is_changed) {
+  uint32_t gap = atomic_load_explicit(&l->gap, memory_order_relaxed);
+  gap = is_changed || !gap ? TRIES : gap < LOOK_AGAIN ? 2 * gap : gap;
+  atomic_store_explicit(&l->gap, gap, memory_order_relaxed);
+  atomic_store_explicit(&l->trial, run + gap, memory_order_relaxed);
+}
+
+// The one that is expected to be faster comes first.
+static int is_shared_run(const list *l, uint32_t run, purpose why, uint64_t serial, uint64_t shared) {
   int expects = l->expected >= WAKE_NS;
-  if (run < TRIES) return expects == (run / 2 % 2 == 0);
+  if (why == FIRST) return expects == (run / 2 % 2 == 0);
   if (!serial || !shared) return !shared;
-  return (shared < serial) != (run % LOOK_AGAIN >= LOOK_AGAIN - 2);
+  return (shared < serial) != (why == TRIAL);
 }
 
 // The threads that a run gets, this one included; more than 1: the pool is taken.
@@ -727,11 +745,16 @@ static int run_measured(const job *j, uint32_t most) {
   uint64_t serial = atomic_load_explicit(&l->serial, memory_order_relaxed);
   if (serial && serial < SHORT_NS && run >= TRIES) return run_alone(j);
   uint64_t shared = atomic_load_explicit(&l->shared, memory_order_relaxed);
-  uint32_t threads = is_shared_run(l, run, serial, shared) ? take_threads(l, most, serial) : 1;
+  purpose why = purpose_of(l, run);
+  uint32_t trial = atomic_load_explicit(&l->trial, memory_order_relaxed);
+  uint32_t threads = is_shared_run(l, run, why, serial, shared) ? take_threads(l, most, serial) : 1;
   uint64_t begun = now();
   int failed = threads > 1 ? run_shared(j, threads, serial ? serial : l->expected) : run_alone(j);
-  int counts = run < TRIES || run % LOOK_AGAIN != LOOK_AGAIN - 2;
-  if (counts) learn(threads > 1 ? &l->shared : &l->serial, now() - begun, run < TRIES);
+  // The first run of a trial finds its data in another core's cache.
+  if (why != TRIAL || run != trial) learn(threads > 1 ? &l->shared : &l->serial, now() - begun, why);
+  int is_changed = (shared < serial) != (atomic_load(&l->shared) < atomic_load(&l->serial));
+  int is_tried = why == FIRST ? run == TRIES - 1 : (int32_t)(run - trial) > 0;
+  if (is_tried || (is_changed && why == USUAL)) plan_trial(l, run, is_changed);
   if (threads > 1) atomic_flag_clear_explicit(&pool.taken, memory_order_release);
   return failed;
 }

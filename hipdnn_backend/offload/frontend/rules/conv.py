@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import onnx
 
 from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+from hipdnn_backend.offload.frontend.rules.exact_sums import Centred, exact_convolution
 
 __all__ = ["Window", "forward_window"]
 
@@ -158,30 +158,11 @@ def _transposed_window(b: Builder, sizes: Sequence[int], kernel: Sequence[int]) 
 
 @rewrites("ConvInteger")
 def _integer(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """What torch-mlir's conversion lacks: padding with the zero point, and a zero point per output channel."""
+    """As float convolutions that are exact: an engine takes them, and torch-mlir's conversion lacks some forms."""
     dims, filters = b.dims(node.input[0]), b.dims(node.input[1])
     if dims is None or filters is None:
         return None
     window = forward_window(b, dims[2:], filters[2:])
-    zero = b.dims(b.input(3)) if b.input(3) else ()
-    if zero is not None and math.prod(zero) > 1:
-        return _integer_as_float(b, window, filters)
-    if not any((*window.begin, *window.end)):
-        return None
-    zero_point = b.input(2) or b.constant(0, b.dtype(node.input[0]))
-    x = b.op("Pad", node.input[0], b.constant([0, 0, *window.begin, 0, 0, *window.end]), zero_point)
-    return [b.op("ConvInteger", x, *node.input[1:], **{**b.given, "pads": None, "auto_pad": None})]
-
-
-def _integer_as_float(b: Builder, window: Window, filters: tuple[int, ...]) -> Sequence[str]:
-    """In the float type that holds every possible sum exactly."""
-    largest = math.prod(filters[1:]) * 255 * 255
-    element = onnx.TensorProto.FLOAT if largest < 1 << 24 else onnx.TensorProto.DOUBLE
-    x, w = (b.op("Cast", name, to=element) for name in b.node.input[:2])
-    if b.input(2):
-        x = b.op("Sub", x, b.op("Cast", b.input(2), to=element))
-    channels = b.op("Reshape", b.input(3), b.constant([-1, *(1,) * (len(filters) - 1)]))
-    w = b.op("Sub", w, b.op("Cast", channels, to=element))
     given = {"strides": window.strides, "dilations": window.dilations, "group": b.given.get("group", 1)}
-    y = b.op("Conv", x, w, pads=[*window.begin, *window.end], **given)
-    return [b.op("Cast", y, to=onnx.TensorProto.INT32)]
+    given["pads"] = [*window.begin, *window.end]
+    return [exact_convolution(b, Centred(node.input[0], b.input(2)), Centred(node.input[1], b.input(3)), given)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,10 +12,11 @@ from hipdnn_backend.offload.errors import UnsupportedNodeError
 from hipdnn_backend.offload.frontend.graph import TensorType, numpy_type
 from hipdnn_backend.offload.frontend.operators import operator
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
+from hipdnn_backend.offload.frontend.rules.exact_sums import Centred, exact_convolution, exact_type
 from hipdnn_backend.offload.frontend.rules.small_types import element_of, numbers, of_codes, of_numbers
 from hipdnn_backend.offload.frontend.small_types import SMALL, Integer
 
-__all__ = ["exact_type", "quantised"]
+__all__ = ["quantised"]
 
 operator("DequantizeLinear", "QuantizeLinear", static=(1, 2))
 operator("QLinearConv", "QLinearMatMul", static=(1, 2, 4, 5, 6, 7))
@@ -180,22 +180,20 @@ def quantised(b: Builder, x: str, rank: int) -> tuple[str, str, str]:
 
 @rewrites("QLinearConv")
 def _convolution(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
-    """On whole numbers in a float type that holds the sums, then rescaled."""
+    """On whole numbers, in sums that are exact, then rescaled."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.input[:8]
     filters, result = b.dims(w), b.type(node.output[0])
     if filters is None or result is None or any(b.dims(name) is None for name in node.input if name):
         return None
     if any(len(b.dims(name) or ()) > 1 for name in (w_scale, w_zero)):
         raise _unknown_form(b, result.dtype)
-    element = exact_type(math.prod(filters[1:]))
     rank = len(filters)
-    w_zero_wide, w_factor = (
-        _per_axis(b, name, rank, axis) if (b.dims(name) or ()) not in ((), (1,)) else _scalar(b, name)
-        for name, axis in ((w_zero, 0), (w_scale, 1))
-    )
-    plain_x, plain_w = _centred(b, x, x_zero, element), _centred(b, w, w_zero_wide, element)
-    operands = [plain_x, plain_w, *([b.op("Cast", node.input[8], to=element)] if b.input(8) else [])]
-    sums = b.op("Cast", b.op("Conv", *operands, **b.given), to=_FLOAT)
+    is_scalar = (b.dims(w_scale) or ()) in ((), (1,))
+    w_factor = _scalar(b, w_scale) if is_scalar else _per_axis(b, w_scale, rank, 1)
+    whole = exact_convolution(b, Centred(x, x_zero), Centred(w, w_zero), b.given)
+    if b.input(8):
+        whole = b.op("Add", whole, b.op("Reshape", b.input(8), b.constant([-1, *(1,) * (rank - 2)])))
+    sums = b.op("Cast", whole, to=_FLOAT)
     factor = b.op("Div", b.op("Mul", w_factor, _scalar(b, x_scale)), _scalar(b, y_scale))
     return [_saturated(b, b.op("Mul", sums, factor), _scalar(b, y_zero), result.dtype, _FLOAT)]
 
@@ -224,11 +222,6 @@ def _per_row(b: Builder, name: str) -> str:
     """Of rank 1 with a number for each row: as a column."""
     dims = b.dims(name) or ()
     return b.op("Unsqueeze", name, b.constant([1])) if len(dims) == 1 and dims != (1,) else _scalar(b, name)
-
-
-def exact_type(terms: int) -> int:
-    """The float type in which sums of so many products of 8-bit numbers are exact."""
-    return _FLOAT if terms * 255 * 255 < 1 << 24 else onnx.TensorProto.DOUBLE
 
 
 def _scalar(b: Builder, name: str) -> str:

@@ -9,7 +9,8 @@ import onnx
 
 from hipdnn_backend.offload.frontend.rewriting import Builder, rewrites
 from hipdnn_backend.offload.frontend.rules.contrib import DOMAIN
-from hipdnn_backend.offload.frontend.rules.quantised import exact_type, quantised
+from hipdnn_backend.offload.frontend.rules.exact_sums import exact_type
+from hipdnn_backend.offload.frontend.rules.quantised import quantised
 from hipdnn_backend.offload.frontend.rules.recurrent import (
     STEPS,
     WRITTEN,

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
@@ -281,3 +283,37 @@ def test_ranges_that_depend_on_threads_are_left(given: dict[str, Any], reason: s
     model, _ = _dynamic_lstm("forward", **given)
     with pytest.raises(UnsupportedNodeError, match=reason):
         prepare(model)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_sums_of_convolutions_of_bytes_are_exact(data: Any) -> None:
+    """Whatever the number of channels, the window, groups, signs and zero points: integers are the reference."""
+    draw = data.draw
+    signed_x, signed_w, is_constant = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    groups, channels, window = draw(st.sampled_from([1, 1, 2])), draw(st.integers(1, 90)), draw(st.integers(1, 3))
+    of_x, of_w = np.int8 if signed_x else np.uint8, np.int8 if signed_w else np.uint8
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    ends_x, ends_w = np.iinfo(of_x), np.iinfo(of_w)
+    extreme = draw(st.booleans())  # all at the end of the range: the largest sums that there are
+    x = rng.integers(ends_x.min, ends_x.max + 1, (1, groups * channels, 4, 5)).astype(of_x)
+    w = rng.integers(ends_w.min, ends_w.max + 1, (2 * groups, channels, window, window)).astype(of_w)
+    if extreme:
+        x[:], w[:] = ends_x.max, ends_w.max
+    per_filter = draw(st.booleans())
+    zero_x = np.array(rng.integers(ends_x.min, ends_x.max + 1), of_x)
+    zero_w = rng.integers(ends_w.min, ends_w.max + 1, (2 * groups,) if per_filter else ()).astype(of_w)
+    pads = [int(n) for n in rng.integers(0, 2, 4)]
+    inputs = {"x": x, "w": w, "xz": zero_x, "wz": zero_w}
+    constants = ["xz", "wz", *(["w"] if is_constant else [])]
+    model, feeds = one_node(
+        "ConvInteger", inputs, {"y": np.int32}, constants=constants, pads=pads, group=groups, opset=10
+    )
+    wide = np.pad(x.astype(np.int64) - zero_x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    filters = w.astype(np.int64) - zero_w.reshape((-1, 1, 1, 1) if per_filter else ())
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (window, window), axis=(2, 3))
+    parts = [
+        np.einsum("nchwij,ocij->nohw", windows[:, g * channels : (g + 1) * channels], filters[2 * g : 2 * g + 2])
+        for g in range(groups)
+    ]
+    check_rewrite(model, feeds, expected=[np.concatenate(parts, 1).astype(np.int32)], rtol=0, atol=0)

@@ -1,0 +1,204 @@
+"""Convolution on the CPU target as products with shifted images, one for each place of the window.
+
+Of an image with channels first whose spatial dims are flattened, padding included, what a place of the window meets is
+the same matrix ``[channels, places]`` a constant number of elements further on. So the sum over the window is written out
+in the innermost loop of one product, whose second factors are views of one image: no matrix of what windows meet is
+made, and filters are read as they lie. The places between the rows of the result are computed too and cut off.
+
+A stride takes the image apart into phases, each of which is such an image: of a stride of 2 the even and the odd rows
+and columns. ``docs/performance.md`` has the measurements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Final
+
+from graph_api import DataType
+from graph_api.ops.conv import ConvAttributes
+from iree_bridge.emit.emitter import Emitter, Value
+from iree_bridge.emit.linalg import Code, Operand
+from iree_bridge.emit.products_cpu import Shifts, by_shifts, shift_columns
+from iree_bridge.emit.window_frame import cropped, met
+from iree_bridge.targets.types import builtin_tensor
+
+__all__ = ["shifted"]
+
+_MOST_TAPS: Final = 27
+"""Places of a window that are written out; more compile for seconds."""
+_MOST_WASTE: Final = 1.6
+"""Places that are computed, by those of the result; with more, a matrix of what windows meet pays."""
+_MOST_MORE: Final = 8
+_CUT: Final = 0.03
+"""By how many columns rows are lengthened at most so that none is cut, and what cutting costs, by the product's time."""
+
+
+def shifted(e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int) -> Value | None:
+    """The convolution of x [N, C, spatial...] and w [K, C / groups, window...], f32; None: another form is better."""
+    window = tuple(w.dims[2:])
+    if math.prod(window) > _MOST_TAPS or any(step not in (1, 2) for step in a.stride):
+        return None
+    plan = _Plan.of(a, x.dims, window, shift_columns(e))
+    is_plain = math.prod(window) == 1 and max(a.stride) == 1 and not math.prod(plan.out) % (shift_columns(e) // 2)
+    if plan.columns > _MOST_WASTE * math.prod(plan.out) or is_plain:
+        return None
+    image = e.pad(*cropped(e, x, plan.frame))
+    images = _phases(e, image, plan.stride)
+    n, c, k = x.dims[0], x.dims[1], w.dims[0]
+    lead = (n, groups) if groups > 1 else (n,) if n > 1 else ()
+    images = [e.reshape(each, (*plan.lead_phases, *lead, c // groups, plan.length)) for each in images]
+    filters = e.reshape(w, (*lead[1:], k // groups, c // groups, math.prod(window)))
+    y = e.reshape(by_shifts(e, filters, images, plan.shifts(), plan.columns), (n, k, plan.columns))
+    y = e.slice(y, 2, 0, plan.out[0] * plan.pitch[0])
+    y = e.reshape(y, (n, k, plan.out[0], *plan.size[1:]))
+    for axis, size in enumerate(plan.out[1:], start=3):
+        y = e.slice(y, axis, 0, size)
+    return y
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the flattened image of one phase lies.
+
+    Attributes:
+        stride, out: of the convolution.
+        offsets: of each place of the window in the padded image, by spatial dims.
+        frame: padding before and after, of each spatial dim.
+        size: spatial dims of one phase of the padded image.
+        columns: places of the result that are computed, those between its rows included.
+    """
+
+    stride: tuple[int, ...]
+    out: tuple[int, ...]
+    offsets: tuple[tuple[int, ...], ...]
+    frame: tuple[tuple[int, int], ...]
+    size: tuple[int, ...]
+    columns: int
+
+    @staticmethod
+    def of(a: ConvAttributes, x: Sequence[int], window: Sequence[int], step: int) -> _Plan:
+        """``step``: what the number of columns is a multiple of."""
+        size, stride = tuple(x[2:]), tuple(a.stride)
+        out = tuple(a.output_size(i, size[i], window[i]) for i in range(len(size)))
+        offsets = tuple(
+            tuple(at * dilation for at, dilation in zip(place, a.dilation, strict=True))
+            for place in product(*map(range, window))
+        )
+        frame: list[tuple[int, int]] = []
+        for i, (pre, end) in enumerate(met(a, size, window, out)):
+            frame.append((pre, end + -(size[i] + pre + end) % stride[i]))
+        plan = _Plan(stride, out, offsets, tuple(frame), _phase(size, frame, stride), 0)
+        plan = min((plan._with_columns(more, step) for more in range(_MOST_MORE)), key=lambda each: each._cost)
+        # The last shift of the last column lies in the image, too: rows of padding are added for it.
+        beyond = plan.columns + max(shift.offset for shift in plan.shifts()) - plan.length
+        return plan._longer(0, max(-(-beyond // plan.pitch[0]), 0))
+
+    def _longer(self, axis: int, more: int) -> _Plan:
+        """With so much more padding at the end of a dim of each phase."""
+        pre, end = self.frame[axis]
+        frame = (*self.frame[:axis], (pre, end + more * self.stride[axis]), *self.frame[axis + 1 :])
+        return replace(self, frame=frame, size=(*self.size[:axis], self.size[axis] + more, *self.size[axis + 1 :]))
+
+    def _with_columns(self, more: int, step: int) -> _Plan:
+        """With rows that are so much longer."""
+        plan = self._longer(len(self.size) - 1, more) if more and len(self.size) > 1 else self
+        columns = -(-plan.out[0] * plan.pitch[0] // step) * step
+        return replace(plan, columns=columns)
+
+    @property
+    def _cost(self) -> float:
+        """Columns to compute; where the last rows are not whole, the result is copied once more to cut them off."""
+        is_cut = self.columns != self.out[0] * self.pitch[0]
+        return self.columns * (1 + _CUT * is_cut)
+
+    @property
+    def length(self) -> int:
+        """Elements of one phase."""
+        return math.prod(self.size)
+
+    @property
+    def pitch(self) -> tuple[int, ...]:
+        """Elements from one index to the next, of each dim of a phase."""
+        return tuple(math.prod(self.size[i + 1 :]) for i in range(len(self.size)))
+
+    @property
+    def lead_phases(self) -> tuple[int, ...]:
+        """Phases of all dims but the last, which are the leading dims of an image; a stride of 1 has none."""
+        return tuple(step for step in self.stride[:-1] if step > 1)
+
+    def shifts(self) -> list[Shifts]:
+        """Where each place of the window finds what it meets."""
+        found: list[Shifts] = []
+        for offset in self.offsets:
+            phase = tuple(at % step for at, step in zip(offset, self.stride, strict=True))
+            moved = sum(at // step * pitch for at, step, pitch in zip(offset, self.stride, self.pitch, strict=True))
+            lead = tuple(which for which, step in zip(phase[:-1], self.stride[:-1], strict=True) if step > 1)
+            found.append(Shifts(phase[-1], lead, moved))
+        return found
+
+
+def _phase(size: Sequence[int], frame: Sequence[tuple[int, int]], stride: Sequence[int]) -> tuple[int, ...]:
+    return tuple((n + pre + end) // step for n, (pre, end), step in zip(size, frame, stride, strict=True))
+
+
+def _phases(e: Emitter, image: Value, stride: Sequence[int]) -> list[Value]:
+    """The image [N, C, spatial...] taken apart: for each phase of the last dim [phases..., N, C, spatial / stride...]."""
+    if max(stride) == 1:
+        return [image]
+    n, c, *size = image.dims
+    split: list[int] = []
+    for length, step in zip(size[:-1], stride[:-1], strict=True):
+        split += [length // step, step] if step > 1 else [length]
+    split.append(size[-1] // stride[-1])
+    is_phase = [False, False]
+    for step in stride[:-1]:
+        is_phase += [False, True] if step > 1 else [False]
+    is_phase.append(False)
+    axes = [axis for axis, leads in enumerate(is_phase) if leads] + [
+        axis for axis, leads in enumerate(is_phase) if not leads
+    ]
+    if stride[-1] == 1:
+        return [e.barrier(e.permute(e.reshape(image, (n, c, *split)), axes))]
+    return _halves(e, image, (n, c, *split), axes)
+
+
+def _halves(e: Emitter, image: Value, split: Sequence[int], axes: Sequence[int]) -> list[Value]:
+    """The even and the odd columns, each with its dims ``split`` in the order of ``axes``; they are read as pairs."""
+    dims = tuple(split[axis] for axis in axes)
+    source = builtin_tensor(image.dims, DataType.FLOAT)
+    flat = "x".join(map(str, (*image.dims[:-1], split[-1])))
+    pairs, parted = f"tensor<{flat}xi64>", f"tensor<{'x'.join(map(str, split))}xi64>"
+    result = builtin_tensor(dims, DataType.FLOAT)
+    groups, at = list[list[int]](), 0
+    for length in (*image.dims[:-1], split[-1]):
+        count = 1 if split[at] == length else 2
+        groups.append(list(range(at, at + count)))
+        at += count
+    loops = [f"d{i}" for i in range(len(split))]
+    code = Code()
+    low = code.line("arith.trunci %i0 : i64 to i32")
+    even = code.line(f"arith.bitcast {low} : i32 to f32")
+    high = code.line(f"arith.trunci {code.op('shrui', '%i0', code.constant(32, 'i64'), 'i64')} : i64 to i32")
+    odd = code.line(f"arith.bitcast {high} : i32 to f32")
+    expand = f"  %parted = tensor.expand_shape %pairs {groups} output_shape {list(split)} : {pairs} into {parted}"
+    index = Operand("", "", loops), Operand("", "", [f"d{axis}" for axis in axes])
+    maps = ", ".join(f"affine_map<({', '.join(loops)}) -> ({', '.join(i.index)})>" for i in (*index, index[1]))
+    kinds = ", ".join(['"parallel"'] * len(split))
+    lines = [
+        f"func.func private @phases(%x: {source}) -> ({result}, {result}) {{",
+        f"  %pairs = iree_tensor_ext.bitcast %x : {source} -> {pairs}",
+        expand if parted != pairs else "",
+        f"  %empty = tensor.empty() : {result}",
+        f"  %made:2 = linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}} "
+        f"ins({'%parted' if parted != pairs else '%pairs'} : {parted}) outs(%empty, %empty : {result}, {result}) {{",
+        "  ^bb0(%i0: i64, %o: f32, %p: f32):",
+        *(f"    {line}" for line in code.lines),
+        f"    linalg.yield {even}, {odd} : f32, f32",
+        f"  }} -> ({result}, {result})",
+        f"  return %made#0, %made#1 : {result}, {result}",
+        "}",
+    ]
+    return e.calls("\n".join(line for line in lines if line), [image], [(dims, DataType.FLOAT)] * 2)

@@ -1,0 +1,66 @@
+"""Exponentials and their sums along rows, of one loop nest: apart, a CPU computes each exponential twice."""
+
+from __future__ import annotations
+
+from graph_api import DataType, Node, PointwiseMode, TensorAttr
+from graph_api.ops.pointwise import PointwiseNode
+from iree_bridge.emit.emitter import Emitter, Value
+from iree_bridge.emit.linalg import element_type
+from iree_bridge.targets.types import builtin_tensor
+
+__all__ = ["exponentials_and_sums", "exponents", "is_of_exponentials"]
+
+
+def is_of_exponentials(e: Emitter, node: Node) -> bool:
+    """Whether the sum of a CPU goes along rows of f32 exponentials that something else reads too."""
+    x, made = node.inputs["x"], e.graph.maker(node.inputs["x"])
+    is_exponential = isinstance(made, PointwiseNode) and made.attributes.mode is PointwiseMode.EXP
+    return (
+        is_exponential
+        and not e.target.is_gpu
+        and {x.data_type, made.compute, node.compute} == {DataType.FLOAT}
+        and x.is_virtual
+        and len(e.graph.readers(x)) > 1
+        and node.axes == (len(x.dims) - 1,)
+        and x.dims[-1] > 1
+        and tuple(x.physical.order) == tuple(range(len(x.dims)))
+    )
+
+
+def exponents(e: Emitter, node: Node) -> TensorAttr:
+    """What the exponentials that ``node`` sums are of."""
+    made = e.graph.maker(node.inputs["x"])
+    assert made is not None
+    return made.inputs["in_0"]
+
+
+def exponentials_and_sums(e: Emitter, x: Value, kind: DataType) -> tuple[Value, Value]:
+    """exp(x) of f32 [..., C], and its sums [..., 1] in f32, which are taken in ``kind``."""
+    rank = len(x.dims)
+    rows = (*x.dims[:-1], 1)
+    all_, sums = builtin_tensor(x.dims, DataType.FLOAT), builtin_tensor(x.dims[:-1], kind)
+    at = [f"d{i}" for i in range(rank)]
+    whole, lead = (f"affine_map<({', '.join(at)}) -> ({', '.join(index)})>" for index in (at, at[:-1]))
+    kinds = ", ".join(['"parallel"'] * (rank - 1) + ['"reduction"'])
+    element = element_type(kind)
+    widened = ["%term = arith.extf %one : f32 to f64"] if kind is DataType.DOUBLE else []
+    term = "%term" if widened else "%one"
+    lines = [
+        f"func.func private @exponentials(%x: {all_}) -> ({all_}, {sums}) {{",
+        f"  %zero = arith.constant 0.0 : {element}",
+        f"  %empty = tensor.empty() : {all_}",
+        f"  %open = tensor.empty() : {sums}",
+        f"  %begun = linalg.fill ins(%zero : {element}) outs(%open : {sums}) -> {sums}",
+        f"  %made:2 = linalg.generic {{indexing_maps = [{whole}, {whole}, {lead}], iterator_types = [{kinds}]}} "
+        f"ins(%x : {all_}) outs(%empty, %begun : {all_}, {sums}) {{",
+        f"  ^bb0(%i: f32, %o: f32, %sum: {element}):",
+        "    %one = math.exp %i : f32",
+        *(f"    {line}" for line in widened),
+        f"    %next = arith.addf %sum, {term} : {element}",
+        f"    linalg.yield %one, %next : f32, {element}",
+        f"  }} -> ({all_}, {sums})",
+        f"  return %made#0, %made#1 : {all_}, {sums}",
+        "}",
+    ]
+    made, total = e.calls("\n".join(lines), [x], [(x.dims, DataType.FLOAT), (x.dims[:-1], kind)])
+    return made, e.cast(e.reshape(total, rows), DataType.FLOAT)
