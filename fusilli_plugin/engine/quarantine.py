@@ -56,10 +56,10 @@ def require_affordable(graph: Graph, device: Device) -> None:
     Raises:
         NotSupportedError: it is one.
     """
-    from iree_bridge.artifact.vectors import too_expensive
+    from iree_bridge.artifact.vectors import affordable
 
-    reason = too_expensive(graph)
-    if reason:
+    reason = affordable(graph)
+    if isinstance(reason, str):
         raise _unverifiable(device, reason)
 
 
@@ -86,7 +86,7 @@ def verify(
         NotSupportedError: there is no vector, and one is needed.
         ExecutionError: the device failed.
     """
-    from iree_bridge.artifact.vectors import make_inputs, make_vector
+    from iree_bridge.artifact.vectors import make_inputs, make_sampled_vector
 
     identity = device_identity(executable.device)
     name = _name(code.key, identity)
@@ -95,7 +95,7 @@ def verify(
         raise QuarantinedError(f"the code of graph '{graph.name}' gave wrong results on {executable.device} before")
     if name in _right_in_this_process or _read(options, _VERIFIED, name) is not None:
         return
-    vector = make_vector(graph, 0)
+    vector = make_sampled_vector(graph, 0)
     if isinstance(vector, str):
         if is_needed:
             raise _unverifiable(executable.device, vector)

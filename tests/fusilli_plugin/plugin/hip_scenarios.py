@@ -532,7 +532,7 @@ def unaffordable(hip: Standin, plugin: Raw) -> None:
     """What would take too long to check is declined before it is compiled, until the self-test has passed."""
     from tests.fusilli_plugin.plugin.shapes import conv, wire_bytes
 
-    graph = wire_bytes(conv((32, 256, 56, 56), (256, 256, 3, 3), padding=1))
+    graph = wire_bytes(conv((32, 256, 56, 56), (256, 256, 3, 3), direction="wgrad", padding=1))
     assert not plugin.applies(plugin.handle(A), graph)
     engine = attached().plugin._engine(0)
     answer = engine.support(graph)

@@ -451,7 +451,7 @@ def test_code_is_verified_once(cold_cache: Path, monkeypatch: pytest.MonkeyPatch
     plan = FusilliEngine("cpu", options=options).build(RELU, config())
     plan.prepare((0, None))
     assert len(list((cold_cache / "verified").glob("*.json"))) == 1
-    monkeypatch.setattr("iree_bridge.artifact.vectors.make_vector", lambda *_: pytest.fail("verified twice"))
+    monkeypatch.setattr("iree_bridge.artifact.vectors.make_sampled_vector", lambda *_: pytest.fail("verified twice"))
     FusilliEngine("cpu", options=options).build(RELU, config()).prepare((0, None))
 
 
@@ -459,7 +459,7 @@ def test_code_is_verified_once(cold_cache: Path, monkeypatch: pytest.MonkeyPatch
 def test_wrong_code_is_quarantined(cold_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from iree_bridge.artifact import vectors
 
-    make = vectors.make_vector
+    make = vectors.make_sampled_vector
 
     def wrong(graph: Graph, seed: int) -> Any:
         vector = make(graph, seed)
@@ -467,7 +467,7 @@ def test_wrong_code_is_quarantined(cold_cache: Path, monkeypatch: pytest.MonkeyP
         samples = {uid: replace(s, expected=s.expected + 1.0) for uid, s in vector.samples.items()}
         return replace(vector, samples=samples)
 
-    monkeypatch.setattr(vectors, "make_vector", wrong)
+    monkeypatch.setattr(vectors, "make_sampled_vector", wrong)
     monkeypatch.setattr(quarantine, "_wrong_in_this_process", set())
     monkeypatch.setattr(quarantine, "_right_in_this_process", set())
     options = replace(Options.from_env(), verify_first=True)
@@ -504,7 +504,7 @@ def test_a_wrong_graph_leaves_a_capsule(cold_cache: Path, monkeypatch: pytest.Mo
     from iree_bridge.artifact import vectors
     from iree_bridge.compile import reproducer
 
-    make = vectors.make_vector
+    make = vectors.make_sampled_vector
 
     def wrong(graph: Graph, seed: int) -> Any:
         vector = make(graph, seed)
@@ -513,7 +513,7 @@ def test_a_wrong_graph_leaves_a_capsule(cold_cache: Path, monkeypatch: pytest.Mo
             vector, samples={uid: replace(s, expected=s.expected + 1.0) for uid, s in vector.samples.items()}
         )
 
-    monkeypatch.setattr(vectors, "make_vector", wrong)
+    monkeypatch.setattr(vectors, "make_sampled_vector", wrong)
     monkeypatch.setattr(quarantine, "_wrong_in_this_process", set())
     monkeypatch.setattr(quarantine, "_right_in_this_process", set())
     engine = FusilliEngine("cpu", options=replace(Options.from_env(), verify_first=True))
