@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graph_api import FusilliError, Graph, Node, PointwiseMode, TensorAttr
+from graph_api.ops.pointwise import PointwiseNode
 
 __all__ = ["Slice", "slice_of"]
 
@@ -118,7 +119,7 @@ def _given(node: Node, results: Iterable[TensorAttr], size: int) -> set[TensorAt
 def _entries_are_apart(node: Node, ports: Iterable[str], rank: int, size: int) -> bool:
     """Whether an operation of those that may have entries has them here."""
     others = [tensor for port, tensor in node.inputs.items() if port not in ports]
-    if node.op == "pointwise":
+    if isinstance(node, PointwiseNode):
         return node.attributes.mode is not PointwiseMode.GEN_INDEX  # numbers of entries are values there
     if node.op == "matmul":
         return rank >= 3
