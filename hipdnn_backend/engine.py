@@ -200,7 +200,7 @@ class LayoutEngine(Engine, Protocol):
 
     @property
     def prefers_channels_last(self) -> bool:
-        """Whether convolutions are faster between images with channels last; without this method they are taken to be."""
+        """Whether convolutions are faster between images with channels last."""
         ...
 
     def filter_order(self, filters: Sequence[int], result: Sequence[int]) -> FilterOrder | None:

@@ -282,8 +282,27 @@ class Builder:
             for result, (dims, dtype) in zip(called, results, strict=True)
         ]
 
-    def call_function(self, text: str, operands: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """The SSA results, of these types, of the function ``text``, which joins the module under a unique name."""
+    @contextlib.contextmanager
+    def inside(self, block: Any) -> Generator[None]:
+        """Constants that are made inside stand at the start of another function, whose first block this is."""
+        kept = self._entry, self._constants
+        self._entry, self._constants = block, {}
+        try:
+            yield
+        finally:
+            self._entry, self._constants = kept
+
+    def call_function(
+        self,
+        text: str,
+        operands: Sequence[Any],
+        results: Sequence[Any],
+        finish: Callable[[Any], None] = lambda function: None,
+    ) -> list[Any]:
+        """The SSA results, of these types, of the function ``text``, which joins the module under a unique name.
+
+        ``finish`` may rewrite the function once it has joined.
+        """
         if text not in self._functions:
             parsed = ir.Operation.parse(text)
             name = f"{ir.StringAttr(parsed.attributes['sym_name']).value}_{len(self._functions)}"
@@ -296,6 +315,7 @@ class Builder:
                 make_halves(parsed, self.call_function)
             self._module.body.append(parsed)
             self._functions[text] = name
+            finish(parsed)
         callee = {"callee": ir.FlatSymbolRefAttr.get(self._functions[text])}
         made = ir.Operation.create("func.call", results=list(results), operands=list(operands), attributes=callee)
         return list(made.results)

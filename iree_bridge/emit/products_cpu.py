@@ -25,7 +25,8 @@ from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import Kernels
 
 __all__ = [
-    "Shifts", "as_computed", "by_columns", "by_panels", "by_shifts", "has_tiles", "kernel_of", "product", "shift_columns",
+    "Shifts", "as_computed", "by_columns", "by_panels", "by_shifts", "has_tiles", "kernel_of", "product",
+    "shift_columns",
 ]  # fmt: skip
 
 _HALF: Final = (DataType.HALF, DataType.BFLOAT16)
@@ -205,7 +206,7 @@ def by_columns(e: Emitter, rows: Value, columns: Value) -> Value:
     ones = [1] * len(lead)
     tile, vector = (*ones, height, across), (*ones, min(m, kernel.rows), width)
     factors = (rows, [*batch[: len(rows.dims) - 2], i, t]), (columns, [*batch, t, j])
-    depth = max(kernel.block // across, _LEAST_DEPTH)
+    depth = max(kernel.block // across, _LEAST_DEPTH) if height * across <= kernel.block else 0
     return _sum_of_products(e, factors, (*lead, m, places), tile, vector, depth=depth)
 
 
@@ -287,7 +288,8 @@ def _column_tiles(kernel: Kernel, m: int, places: int) -> tuple[int, int, int]:
     """Rows and columns of a tile, columns of the kernel.
 
     What is left at the end of the columns is done in scalars where it is a tile of its own, so tiles divide the
-    columns, or are all of them, if they can.
+    columns, or are all of them, if they can. Where vectors do not divide them, tiles may be larger than a block: all
+    taps are then done at once.
     """
     most = kernel.block // (2 * kernel.rows)
     for width in kernel.widths[:-1]:
@@ -300,8 +302,8 @@ def _column_tiles(kernel: Kernel, m: int, places: int) -> tuple[int, int, int]:
     width = min(width, places)
     if places <= most:
         return _height(kernel, m, places), places, width
-    height = _height(kernel, m, width)
-    return height, max(kernel.block // (height * width), 1) * width, width
+    divisors = [n for n in range(2 * width, most + 1) if places % n == 0 and _is_vector(n % width)]
+    return _tile(m, kernel.rows, _ROWS, whole=2 * _ROWS), max(divisors, default=2 * width), width
 
 
 def _sum_of_products(
@@ -371,6 +373,11 @@ def _summed(
         *generic("%y", ins, begun, [*["parallel"] * len(dims), "reduction"], code.lines, value, attributes=attributes),
         f"  return %y : {result}",
     ]
+
+
+def _is_vector(elements: int) -> bool:
+    """Whether a vector of so many elements needs no parts of several lengths; there may be none."""
+    return elements & (elements - 1) == 0
 
 
 def _height(kernel: Kernel, m: int, across: int) -> int:

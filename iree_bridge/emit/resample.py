@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
 
@@ -106,8 +106,8 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     y = _by_terms(e, pool, made) if by_terms else _by_loops(e, pool)
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
-        padded = _padded(e, a, order, value, y_dims)
-        e.write(node, "index", e.permute(_index(e, pool, padded, y), back))
+        searched = replace(pool, x=_padded(e, a, order, value, y_dims))
+        e.write(node, "index", e.permute(_index(e, searched, y), back))
 
 
 def _by_loops(e: Emitter, pool: _Pool) -> Value:
@@ -141,13 +141,13 @@ def _sums(e: Emitter, node: ResampleFwdNode) -> DataType:
 _LONG = 1024
 
 
-def _index(e: Emitter, pool: _Pool, x: Value, y: Value) -> Value:
-    """Where the maxima y of padded x came from, in memory order.
+def _index(e: Emitter, pool: _Pool, y: Value) -> Value:
+    """Where the maxima y of the pool's padded x came from, in memory order.
 
     Each step is a kernel of its own, and pads for itself: the CPU compiler fails on the search together with the
     maximum, the GPU compiler on padding with two uses.
     """
-    place = e.call(_search_function(pool), [x, e.barrier(y)], pool.out, DataType.INT32)
+    place = e.call(_search_function(pool), [pool.x, e.barrier(y)], pool.out, DataType.INT32)
     if pool.ignores_padding:
         return place
     return e.call(_decoding_function(pool), [e.barrier(place)], pool.out, DataType.INT32)

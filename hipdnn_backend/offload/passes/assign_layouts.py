@@ -34,11 +34,11 @@ _WISHES: Final = {FilterOrder.CHANNELS_LAST: _CHANNELS_LAST, FilterOrder.BY_TAPS
 def assign_layouts(module: Any, session: Session) -> None:
     """Decide the strides of every tensor between graphs: packed, in row-major or channels-last order.
 
-    A tensor is channels-last if that is asked for, or if it is left to the pass, convolutions dominate and engines prefer it; if a graph
-    of hipDNN operations makes it, such graphs alone use it, each sees it in the model's dims; and if the engines take
-    all of these graphs so. Types do not change: how the elements of a dense buffer are arranged is between the graphs
-    that share it. A graph says so by the uids of the tensors concerned. Constant filters of convolutions with
-    channels-last images get the order that the engine wishes (`hipdnn_backend.engine.LayoutEngine`).
+    A tensor is channels-last if that is asked for, or if it is left to the pass, convolutions dominate and engines
+    prefer it; if a graph of hipDNN operations makes it, such graphs alone use it, each sees it in the model's dims; and
+    if the engines take all of these graphs so. Types do not change: how the elements of a dense buffer are arranged is
+    between the graphs that share it. A graph says so by the uids of the tensors concerned. Constant filters of
+    convolutions with channels-last images get the order that the engine wishes (`hipdnn_backend.engine.LayoutEngine`).
 
         %0 = torch.operator "hipdnn.graph"(%a, %w) ({ ... })
         %1 = torch.operator "hipdnn.graph"(%0, %v) ({ ... })

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from graph_api import DataType
-from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvWgradNode
+from graph_api.ops.conv import ConvAttributes, ConvDgradNode, ConvFpropNode, ConvWgradNode
 from iree_bridge.emit.conv.depthwise import depthwise
 from iree_bridge.emit.conv.shifted import shifted
 from iree_bridge.emit.emitter import Emitter, Value
@@ -30,7 +30,7 @@ from iree_bridge.emit.window_frame import cropped, met
 from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import is_by_taps, is_channels_last
 
-__all__ = ["filter_gradient", "forward"]
+__all__ = ["data_gradient", "filter_gradient", "forward"]
 
 _INTEGERS: Final = (DataType.INT8, DataType.INT32)
 _FEW: Final = 8
@@ -77,6 +77,21 @@ def forward(e: Emitter, node: ConvFpropNode, x: Value, w: Value) -> Value | None
     if not is_channels_last(result):
         return _channels_first(e, conv, x, w)
     return _channels_last(e, conv, x, w, by_taps=is_by_taps(node.inputs["w"]))
+
+
+def data_gradient(e: Emitter, node: ConvDgradNode, a: ConvAttributes, dy: Value, kernel: Value) -> Value | None:
+    """What the convolution ``a`` of stride 1 makes of dy and the rearranged filters; None: the torch form serves.
+
+    Served are row-major f32 operands.
+    """
+    tensors = node.inputs["dy"], node.outputs["dx"]
+    if not has_tiles(e) or {dy.dtype, kernel.dtype, node.compute} != {DataType.FLOAT}:
+        return None
+    if any(is_channels_last(tensor) for tensor in tensors):
+        return None
+    if node.groups == dy.dims[1] == kernel.dims[0]:
+        return depthwise(e, a, dy, kernel, is_last=False)
+    return shifted(e, a, dy, kernel, node.groups)
 
 
 def filter_gradient(e: Emitter, node: ConvWgradNode, dy: Value, x: Value, window: Sequence[int]) -> Value | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graph_api.ops.conv import ConvAttributes, ConvDgradNode, ConvWgradNode
-from iree_bridge.emit.conv.cpu import filter_gradient
+from iree_bridge.emit.conv.cpu import data_gradient, filter_gradient
 from iree_bridge.emit.conv.fprop import convolution, in_mirror, operands
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.linalg import Code, element_type, made_by_elements
@@ -95,7 +95,9 @@ def conv_dgrad(e: Emitter, node: ConvDgradNode) -> None:
         stride=(1,) * len(axes),
         dilation=tuple(axis.step for axis in axes),
     )
-    phases = convolution(e, forward, dy, kernel, node.groups, node.compute)
+    phases = data_gradient(e, node, forward, dy, kernel)
+    if phases is None:
+        phases = convolution(e, forward, dy, kernel, node.groups, node.compute)
     e.write(node, "dx", _interleaved(e, axes, phases, dx.dims))
 
 

@@ -1,8 +1,8 @@
 """Convolution on the CPU target as products with shifted images, one for each place of the window.
 
 Of an image with channels first whose spatial dims are flattened, padding included, what a place of the window meets is
-the same matrix ``[channels, places]`` a constant number of elements further on. So the sum over the window is written out
-in the innermost loop of one product, whose second factors are views of one image: no matrix of what windows meet is
+the same matrix ``[channels, places]`` a constant number of elements further on. So the sum over the window is written
+out in the innermost loop of one product, whose second factors are views of one image: no matrix of what windows meet is
 made, and filters are read as they lie. The places between the rows of the result are computed too and cut off.
 
 A stride takes the image apart into phases, each of which is such an image: of a stride of 2 the even and the odd rows
@@ -33,7 +33,7 @@ _MOST_WASTE: Final = 1.6
 """Places that are computed, by those of the result; with more, a matrix of what windows meet pays."""
 _MOST_MORE: Final = 8
 _CUT: Final = 0.03
-"""By how many columns rows are lengthened at most so that none is cut, and what cutting costs, by the product's time."""
+"""By how many columns rows are lengthened at most so that none is cut; what cutting costs, by the product's time."""
 
 
 def shifted(e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int) -> Value | None:
@@ -145,7 +145,7 @@ def _phase(size: Sequence[int], frame: Sequence[tuple[int, int]], stride: Sequen
 
 
 def _phases(e: Emitter, image: Value, stride: Sequence[int]) -> list[Value]:
-    """The image [N, C, spatial...] taken apart: for each phase of the last dim [phases..., N, C, spatial / stride...]."""
+    """The image [N, C, spatial...], for each phase of its last dim: [other phases..., N, C, spatial / stride...]."""
     if max(stride) == 1:
         return [image]
     n, c, *size = image.dims

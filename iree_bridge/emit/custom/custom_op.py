@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from graph_api import CompileError, NotSupportedError
 from graph_api.ops.custom_op import CustomOpNode
+from iree_bridge.emit.custom.products import use_own_products
 from iree_bridge.emit.custom.template import CustomTextError, checked_text
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.mlir import ir
@@ -23,7 +26,7 @@ def custom_op(e: Emitter, node: CustomOpNode) -> None:
     operands = [e.read(tensor, tensor.data_type).ssa for tensor in node.inputs.values()]
     results = [e.type(value_tensor(tensor.dims, tensor.data_type)) for tensor in node.outputs.values()]
     try:
-        made = e.call_function(text, operands, results)
+        made = e.call_function(text, operands, results, partial(use_own_products, e))
     except ir.MLIRError as error:
         identity = node.attributes.custom_op_id
         raise CompileError(f"custom_op '{node.name}': the text of '{identity}' is not valid MLIR: {error}") from error

@@ -82,6 +82,7 @@ def _pool(seed: int) -> OpCase:
     dtype = (
         _TYPES[int(rng.integers(0, len(_TYPES)))] if mode is ResampleMode.MAXPOOL else _TYPES[int(rng.integers(0, 4))]
     )
+    index = DataType.INT32 if mode is ResampleMode.MAXPOOL and rng.integers(0, 2) else None
     has_specials = dtype.is_float and bool(rng.integers(0, 2))
     dims = (int(rng.integers(1, 4)), int(rng.integers(1, 6)), *spatial)
 
@@ -94,19 +95,21 @@ def _pool(seed: int) -> OpCase:
                     flat[rng.integers(0, flat.size, 1 + flat.size // 40)] = value
         return pack
 
-    return OpCase(f"pool_{seed}", lambda: pool_graph(dims, mode, dtype=dtype, padding_mode=padding, **given), inputs)
-
-
-def _depthwise(seed: int) -> OpCase:
-    spatial, given = _sizes(np.random.default_rng(seed), dilation=True)
-    channels, window = 1 + seed % 7, given.pop("window")
     return OpCase(
-        f"depthwise_{seed}",
-        lambda: conv_graph("fprop", (1 + seed % 3, channels, *spatial), (channels, 1, *window), **given),
+        f"pool_{seed}", lambda: pool_graph(dims, mode, dtype=dtype, padding_mode=padding, index=index, **given), inputs
     )
 
 
-def _convolution(seed: int) -> OpCase:
+def _depthwise(seed: int, direction: str = "fprop") -> OpCase:
+    spatial, given = _sizes(np.random.default_rng(seed), dilation=True)
+    channels, window = 1 + seed % 7, given.pop("window")
+    return OpCase(
+        f"depthwise_{direction}_{seed}",
+        lambda: conv_graph(direction, (1 + seed % 3, channels, *spatial), (channels, 1, *window), **given),
+    )
+
+
+def _convolution(seed: int, direction: str = "fprop") -> OpCase:
     rng = np.random.default_rng(seed)
     spatial, given = _sizes(rng, dilation=True)
     groups, share, channels = (int(n) for n in (rng.choice([1, 1, 2, 3]), rng.integers(1, 40), rng.integers(1, 20)))
@@ -115,21 +118,32 @@ def _convolution(seed: int) -> OpCase:
         channels = 2
     x = (int(rng.integers(1, 4)), groups * channels, *spatial)
     return OpCase(
-        f"convolution_{seed}",
-        lambda: conv_graph("fprop", x, (groups * share, channels, *window), **given),
+        f"{direction}_{seed}",
+        lambda: conv_graph(direction, x, (groups * share, channels, *window), **given),
     )
 
 
+def _data_gradient(seed: int) -> OpCase:
+    return _convolution(seed, "dgrad")
+
+
+def _depthwise_data_gradient(seed: int) -> OpCase:
+    return _depthwise(seed, "dgrad")
+
+
+_MAKERS = [_pool, _depthwise, _convolution, _data_gradient, _depthwise_data_gradient]
+
+
 @pytest.mark.iree_cpu
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("make", [_pool, _depthwise, _convolution])
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("make", _MAKERS)
 def test_results(make: Any, seed: int) -> None:
     assert_right(make(seed))
 
 
 @pytest.mark.slow
 @pytest.mark.iree_cpu
-@pytest.mark.parametrize("seed", range(12, 200))
-@pytest.mark.parametrize("make", [_pool, _depthwise, _convolution])
+@pytest.mark.parametrize("seed", range(10, 200))
+@pytest.mark.parametrize("make", _MAKERS)
 def test_many_results(make: Any, seed: int) -> None:
     assert_right(make(seed))
