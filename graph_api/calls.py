@@ -17,6 +17,31 @@ __all__ = ["explain_calls"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_NORM = {"input": "x", "grad": "dy", "norm_forward_phase": "forward_phase", "in_running_mean": "prev_running_mean",
+         "in_running_var": "prev_running_variance"}  # fmt: skip
+_MASKS = {"use_alibi_mask": "alibi_mask", "use_padding_mask": "padding_mask", "use_causal_mask": "causal_mask",
+          "use_causal_mask_bottom_right": "causal_mask_bottom_right"}  # fmt: skip
+CUDNN_WORDS: Mapping[str, Mapping[str, str]] = {
+    "conv_fprop": {"image": "x", "weight": "w"},
+    "conv_dgrad": {"loss": "dy", "filter": "w"},
+    "conv_wgrad": {"image": "x", "loss": "dy"},
+    "matmul": {"A": "a", "B": "b"},
+    "reduction": {"input": "x"},
+    "batchnorm": _NORM,
+    "batchnorm_inference": _NORM,
+    "batchnorm_backward": _NORM,
+    "layernorm": _NORM,
+    "layernorm_backward": _NORM,
+    "rmsnorm": _NORM,
+    "rmsnorm_backward": {**_NORM, "inv_variance": "inv_rms", "has_dbias": "compute_dbias"},
+    "block_scale_quantize": {"input": "x"},
+    "block_scale_dequantize": {"input": "x", "descale": "scale"},
+    "sdpa": {**_MASKS, "paged_attention_k_table": "page_table_k", "paged_attention_v_table": "page_table_v",
+             "paged_attention_max_seq_len_kv": "max_seq_len_kv"},
+    "sdpa_backward": {**_MASKS, "dO": "do", "dBias": "dbias"},
+}  # fmt: skip
+"""What parameters of equal meaning are called in cuDNN's Python: taken as they are."""
+
 _SPELLINGS: Mapping[str, str] = {
     "A": "a", "B": "b", "alibi": "alibi_mask", "attention_mask": "bias", "attention_scale": "attn_scale",
     "attn_bias": "bias", "attn_mask": "bias", "attn_scale_value": "attn_scale", "beta": "bias", "bottom_right":
@@ -77,12 +102,11 @@ _ADVICE: Mapping[tuple[str, str], str] = {
     ("sdpa", "enable_gqa"): "grouped heads follow from the dims of q, k and v",
     ("sdpa", "num_heads"): "heads follow from the dims of q, k and v",
     ("sdpa", "is_inference"): "generate_stats= says whether stats are made",
+    ("sdpa", "sliding_window_length"): "diagonal_band_left_bound= says it: the keys before a query's own that it sees, "
+    "which is one less than cuDNN's length and cuDNN's left bound",
     ("sdpa", "softmax_scale"): "attn_scale= is the factor on the scores",
     ("sdpa", "seed"): "other_inputs={'seed': ...} takes it",
     ("sdpa", "offset"): "other_inputs={'offset': ...} takes it",
-    ("sdpa", "paged_attention_k_table"): "page_table_k= takes it",
-    ("sdpa", "paged_attention_v_table"): "page_table_v= takes it",
-    ("sdpa", "paged_attention_max_seq_len_kv"): "max_seq_len_kv= takes it",
     ("norm", "axis"): "the normalised dims are those that scale shares with x, at the end",
     ("norm", "axes"): "the normalised dims are those that scale shares with x, at the end",
     ("norm", "dim"): "the normalised dims are those that scale shares with x, at the end",
@@ -97,10 +121,13 @@ _BOTH_RUNNING = "prev_running_mean and prev_running_variance come together with 
 
 def explain_calls(method: F) -> F:
     """The method, whose calls with wrong parameters raise a GraphError instead of a TypeError."""
+    cudnn_words = {word: ours for word, ours in CUDNN_WORDS.get(method.__name__, {}).items() if _takes(method, ours)}
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         name = kwargs.get("name")
+        if cudnn_words and not cudnn_words.keys().isdisjoint(kwargs):
+            kwargs = _in_our_words(method.__name__, cudnn_words, kwargs)
         try:
             with naming(name if isinstance(name, str) else ""):
                 return method(*args, **kwargs)
@@ -112,6 +139,20 @@ def explain_calls(method: F) -> F:
         raise error
 
     return cast("F", call)
+
+
+def _takes(method: Callable[..., Any], parameter: str) -> bool:
+    return parameter in inspect.signature(method).parameters
+
+
+def _in_our_words(method: str, words: Mapping[str, str], kwargs: Mapping[str, object]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for word, value in kwargs.items():
+        ours = words.get(word, word)
+        if ours in found:
+            raise GraphError(f"{method}: {ours}= is given twice, once as {word}=; leave one out")
+        found[ours] = value
+    return found
 
 
 def _complaint(method: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:

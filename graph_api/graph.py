@@ -188,6 +188,34 @@ class Graph(AllBuilders):
         """
         return serialization.from_json(cls, text).validate()
 
+    @classmethod
+    def of(cls, source: object) -> Graph:
+        """The graph that an object is or holds: a Graph, text or bytes or a path of one, one of another front end.
+
+        What is read beside a Graph depends on what is installed: entry points of the group ``graph_api.readers``. Ours
+        takes every form of ``fusilli convert``, graphs of ``hipdnn_frontend`` and of cuDNN's Python.
+
+        Raises:
+            GraphError: it is none, or damaged.
+        """
+        if isinstance(source, Graph):
+            return source
+        from graph_api.foreign.readers import read
+
+        return read(source)
+
+    @classmethod
+    def from_cudnn(cls, data: str | bytes) -> Graph:
+        """The validated graph that cuDNN's front end wrote: JSON (``repr`` of a graph) or the bytes of ``serialize()``.
+
+        Raises:
+            GraphError: not such a graph; the message says where.
+            NotSupportedError: it has an operation or a feature that hipDNN's graphs have no word for.
+        """
+        from graph_api.foreign.cudnn import from_cudnn
+
+        return from_cudnn(cls, data).validate()
+
     def canonical_json(self) -> str:
         """The graph without names and uids: equal for graphs that compile to the same code."""
         return serialization.canonical_json(self.validate())

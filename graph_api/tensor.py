@@ -374,8 +374,8 @@ class TensorAttr:
             raise GraphError(f"tensor '{self.name}': {_shown(self.value)} is no value of {self.data_type.name}")
         if len(self.strides) != self.rank:
             raise GraphError(
-                f"tensor '{self.name}': {len(self.strides)} strides {self.strides} for {self.rank} dims {self.dims}; "
-                "give one stride per dim"
+                f"tensor '{self.name}': {len(self.strides)} strides {_shown(self.strides)} for {self.rank} dims "
+                f"{self.dims}; give one stride per dim"
             )
         if self.nbytes > _INT64_MAX:
             raise GraphError(f"tensor '{self.name}': dims {self.dims}, strides {self.strides} span 2^63 bytes or more")

@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def build(
-    graph: Graph,
+    graph: Graph | object,
     device: str | Device | None = None,
     *,
     stream: int | None = None,
@@ -35,20 +35,21 @@ def build(
     """A graph, compiled or taken from the cache, loaded on a device.
 
     Args:
-        graph: validated, or valid.
+        graph: validated, or valid; or what `Graph.of` makes one of, such as a graph of ``hipdnn_frontend``.
         device: ``"cpu"``, ``"hip"``, ``"hip:1"``, ``"cuda:0"``...; default: ``FUSILLI_DEVICE``, by default ``hip``.
         stream: the caller's stream on a GPU, as an integer; None: calls return when their results are there.
         options: default: ``Options.from_env()``.
         tune: which form of the graph serves: ``"off"``, ``"cached"`` or ``"measure"``; default: as the options say.
 
     Raises:
-        GraphError: the graph is not valid.
+        GraphError: the graph is not valid, or it is none.
         NotSupportedError: the device's target does not serve it.
         CompileError: the compiler failed.
         ExecutionError: the device is not there, or does not load the code.
     """
     from iree_bridge.devices.device import Device
 
+    graph = Graph.of(graph)
     options = options or Options.from_env()
     if tune is not None:
         options = replace(options, tune=tune)
@@ -90,11 +91,11 @@ def load_code(graph: Graph, code: CompiledCode, place: Device, options: Options)
     return Executable(arguments, code.vmfb, place, flops=flops), code
 
 
-def compile_graph(graph: Graph, targets: Sequence[Target], *, options: Options | None = None) -> Artifact:
-    """A graph compiled for one or more targets; no device is needed.
+def compile_graph(graph: Graph | object, targets: Sequence[Target], *, options: Options | None = None) -> Artifact:
+    """A graph, or what `build` takes for one, compiled for one or more targets; no device is needed.
 
     Raises:
-        GraphError: the graph is not valid, or no target is given.
+        GraphError: the graph is not valid or none, or no target is given.
         NotSupportedError: a target does not serve it.
         CompileError: the compiler failed.
     """
@@ -104,6 +105,7 @@ def compile_graph(graph: Graph, targets: Sequence[Target], *, options: Options |
         raise NotSupportedError(
             "", "target", f"expected a list of targets, got {targets!r}; write [Target.parse(name)]"
         )
+    graph = Graph.of(graph)
     for target in targets:
         support(graph, target).require()
     return compile_artifact(graph, targets, options)

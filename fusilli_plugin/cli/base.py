@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fusilli_ground.texts import json_printable, printable
-from fusilli_plugin.cli.kinds import Kind, kind_of
+from fusilli_plugin.formats.kinds import Kind, kind_of
 from hipdnn_backend.offload.overwriting import model_files, overwritten
 
 if TYPE_CHECKING:

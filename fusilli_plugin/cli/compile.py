@@ -18,8 +18,6 @@ from fusilli_plugin.cli.base import (
     require_outputs,
     targets_option,
 )
-from fusilli_plugin.cli.graphs import load_graph
-from fusilli_plugin.cli.kinds import is_model
 from fusilli_plugin.cli.models import (
     bound_inputs,
     dims_of,
@@ -27,6 +25,8 @@ from fusilli_plugin.cli.models import (
     offload_options,
     targets_engines,
 )
+from fusilli_plugin.formats.graphs import load_graph
+from fusilli_plugin.formats.kinds import is_model
 from iree_bridge import Target, compile_graph
 
 __all__ = ["compile_"]

@@ -21,11 +21,11 @@ from fusilli_plugin.cli.base import (
 )
 from fusilli_plugin.cli.engines import engine_facts, plugins_option
 from fusilli_plugin.cli.explain_model import explain_model
-from fusilli_plugin.cli.graphs import load_wire_graph
 from fusilli_plugin.cli.inspect import document, facts
-from fusilli_plugin.cli.kinds import is_model
 from fusilli_plugin.engine.engine import FusilliEngine
 from fusilli_plugin.engine.importers import Reading, import_graph
+from fusilli_plugin.formats.graphs import load_wire_graph
+from fusilli_plugin.formats.kinds import is_model
 from hipdnn_backend.engine import Support
 from hipdnn_backend.host.execution import Host
 from hipdnn_backend.host.registry import Registry

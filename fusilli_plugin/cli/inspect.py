@@ -18,7 +18,7 @@ from fusilli_plugin.cli.base import (
     progress,
     targets_option,
 )
-from fusilli_plugin.cli.graphs import load_graph
+from fusilli_plugin.formats.graphs import load_graph
 from iree_bridge import Options, Target, support
 from iree_bridge.compile.assembly import Dispatch
 from iree_bridge.compile.inspect import Inspection, inspect_graph

@@ -20,6 +20,7 @@ __all__ = ["cli", "main"]
 _COMMANDS = {
     "demo": ("demo", "demo"),
     "compile": ("compile", "compile_"),
+    "convert": ("convert", "convert"),
     "run": ("run", "run"),
     "plan": ("plan", "plan"),
     "inspect": ("inspect", "inspect"),

@@ -11,7 +11,7 @@ import click
 import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
 import numpy as np
 
-from fusilli_plugin.cli.kinds import Kind, kind_of
+from fusilli_plugin.formats.kinds import Kind, kind_of
 from graph_api import GraphError
 from iree_bridge.artifact.arrays import read_arrays
 

@@ -19,7 +19,6 @@ from fusilli_plugin.cli.base import (
     progress,
     require_outputs,
 )
-from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (
     bound_inputs,
     dims_of,
@@ -27,6 +26,7 @@ from fusilli_plugin.cli.models import (
     offload_options,
     targets_engines,
 )
+from fusilli_plugin.formats.kinds import Kind, kind_of
 from graph_api import GraphError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 
 from fusilli_plugin.cli.base import command, echo, graph_argument, json_option, print_json, progress, require_outputs
 from fusilli_plugin.cli.fuzz import place_options
-from fusilli_plugin.cli.graphs import load_graph
+from fusilli_plugin.formats.graphs import load_graph
 from fusilli_plugin.fuzz import capsules
 from fusilli_plugin.fuzz.campaign import reduced
 from fusilli_plugin.fuzz.cases import Case

@@ -22,10 +22,10 @@ from fusilli_plugin.cli.base import (
     progress,
     require_outputs,
 )
-from fusilli_plugin.cli.graphs import load_graph
-from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import model_options
 from fusilli_plugin.cli.run_model import ModelRun, run_model
+from fusilli_plugin.formats.graphs import load_graph
+from fusilli_plugin.formats.kinds import Kind, kind_of
 from graph_api import TensorAttr, numerics
 from graph_api.numerics import Comparison
 from iree_bridge import Artifact, Options, build

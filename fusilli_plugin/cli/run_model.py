@@ -14,7 +14,6 @@ import numpy as np
 from fusilli_ground.files import write_whole
 from fusilli_plugin.checks.graph_dump import Dump, require_new, save_dump
 from fusilli_plugin.cli.base import echo, print_json, print_table, progress
-from fusilli_plugin.cli.kinds import Kind, kind_of
 from fusilli_plugin.cli.models import (
     bound_inputs,
     dims_of,
@@ -25,6 +24,7 @@ from fusilli_plugin.cli.models import (
     random_feeds,
     summary,
 )
+from fusilli_plugin.formats.kinds import Kind, kind_of
 from graph_api import GraphError
 from iree_bridge.artifact.arrays import save_arrays
 

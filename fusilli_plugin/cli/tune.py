@@ -20,9 +20,9 @@ from fusilli_plugin.cli.base import (
     progress,
     require_outputs,
 )
-from fusilli_plugin.cli.graphs import load_graph
-from fusilli_plugin.cli.kinds import is_model
 from fusilli_plugin.cli.models import load_model
+from fusilli_plugin.formats.graphs import load_graph
+from fusilli_plugin.formats.kinds import is_model
 from graph_api import FusilliError, Graph
 from iree_bridge import Device, Options
 from iree_bridge.compile import tuned

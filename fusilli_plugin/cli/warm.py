@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fusilli_plugin.cli.base import command, echo, json_option, print_json, print_table, progress, targets_option
-from fusilli_plugin.cli.graphs import load_graph
+from fusilli_plugin.formats.graphs import load_graph
 from graph_api import FusilliError, NotSupportedError
 from iree_bridge import Options, Target, support
 from iree_bridge.compile.compiler import compile_code

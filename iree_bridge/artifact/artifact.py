@@ -154,6 +154,10 @@ class Artifact:
         code = self.code_for(place.target, options)
         return Executable(self.graph.arguments(), code.vmfb, place, flops=self.graph.flops())
 
+    def on(self, device: str | Device, options: Options | None = None) -> Executable:
+        """`load_on`, short for calls in one line: ``Artifact.load("conv.fusilli").on("hip")(x, w)``."""
+        return self.load_on(device, options)
+
     def code_for(self, target: Target, options: Options | None = None) -> CompiledCode:
         """Code that runs on ``target`` with the installed runtime.
 

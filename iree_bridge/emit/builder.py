@@ -307,18 +307,23 @@ class Builder:
             parsed = ir.Operation.parse(text)
             name = f"{ir.StringAttr(parsed.attributes['sym_name']).value}_{len(self._functions)}"
             parsed.attributes["sym_name"] = ir.StringAttr.get(name)
-            keep_inside(parsed)
-            correct(parsed)
-            if not self.target.is_gpu:
-                reduce_angles(parsed)
-            if not self.target.rounds_to_half:
-                make_halves(parsed, self.call_function)
+            if "torch." in text:  # looking at operations of other dialects loads their Python, and numpy with it
+                self._put_right(parsed)
             self._module.body.append(parsed)
             self._functions[text] = name
             finish(parsed)
         callee = {"callee": ir.FlatSymbolRefAttr.get(self._functions[text])}
         made = ir.Operation.create("func.call", results=list(results), operands=list(operands), attributes=callee)
         return list(made.results)
+
+    def _put_right(self, function: Any) -> None:
+        """Torch operations that the compiler lowers to something else, or reads outside of tensors for."""
+        keep_inside(function)
+        correct(function)
+        if not self.target.is_gpu:
+            reduce_angles(function)
+        if not self.target.rounds_to_half:
+            make_halves(function, self.call_function)
 
     def _scalar(self, value: bool | float | None) -> Any:
         if value is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from graph_api import DataType, Node, PointwiseMode, TensorAttr
+from graph_api import DataType, PointwiseMode, TensorAttr
 from graph_api.ops.pointwise import PointwiseNode
+from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import element_type
 from iree_bridge.targets.types import builtin_tensor
@@ -11,13 +12,13 @@ from iree_bridge.targets.types import builtin_tensor
 __all__ = ["exponentials_and_sums", "exponents", "is_of_exponentials"]
 
 
-def is_of_exponentials(e: Emitter, node: Node) -> bool:
+def is_of_exponentials(e: Emitter, node: ReductionNode) -> bool:
     """Whether the sum of a CPU goes along rows of f32 exponentials that something else reads too."""
     x, made = node.inputs["x"], e.graph.maker(node.inputs["x"])
-    is_exponential = isinstance(made, PointwiseNode) and made.attributes.mode is PointwiseMode.EXP
+    if not isinstance(made, PointwiseNode) or made.attributes.mode is not PointwiseMode.EXP:
+        return False
     return (
-        is_exponential
-        and not e.target.is_gpu
+        not e.target.is_gpu
         and {x.data_type, made.compute, node.compute} == {DataType.FLOAT}
         and x.is_virtual
         and len(e.graph.readers(x)) > 1
@@ -27,7 +28,7 @@ def is_of_exponentials(e: Emitter, node: Node) -> bool:
     )
 
 
-def exponents(e: Emitter, node: Node) -> TensorAttr:
+def exponents(e: Emitter, node: ReductionNode) -> TensorAttr:
     """What the exponentials that ``node`` sums are of."""
     made = e.graph.maker(node.inputs["x"])
     assert made is not None

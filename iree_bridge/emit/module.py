@@ -82,8 +82,9 @@ def _aliased_results(graph: Graph, module: Any) -> frozenset[int]:
             f"types in its text agree with its operations? {error}"
         ) from error
     main = next(op for op in folded.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
-    block = main.regions[0].blocks[0]
-    stores = [op for op in block.operations if op.operation.name == "torch.overwrite.tensor.contents"]
+    # Its operations are not gone through: Python of MLIR's own dialects would be loaded, and numpy with it.
+    buffers = [value for value in main.regions[0].blocks[0].arguments if str(value.type).startswith("!torch.tensor<")]
+    stores = [use.owner for value in buffers for use in value.uses]
     return frozenset(i for i, op in enumerate(stores) if _is_aliased(op.operands[0]))
 
 

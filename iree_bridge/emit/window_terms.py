@@ -54,7 +54,7 @@ class WindowTerms:
 
         The elements are the body's %i0, %i1 and so on: the operands are to come first.
         """
-        lines, step = [], self.stride[-1]
+        lines, step = list[str](), self.stride[-1]
         image, element = self.image, element_type(self.dtype)
         name, kind = "%x", builtin_tensor(image, self.dtype)
         if step == 2:

@@ -11,6 +11,7 @@ from os import getpid
 from typing import Any, Final, Self
 
 from fusilli_ground.locks import fork_safe_lock
+from fusilli_ground.spelling import did_you_mean
 from graph_api.errors import ExecutionError
 from graph_api.graph import Arguments
 from graph_api.tensor import TensorAttr
@@ -176,6 +177,49 @@ class Executable:
             memories = self._checked(pack)
             key = self._key(memories)
         self._launch(key)
+
+    def __call__(self, *inputs: object, **named: object) -> Any:
+        """Runs the graph on arrays; results are new arrays.
+
+        Args:
+            inputs: arrays as for `run`, in the order of ``self.inputs``.
+            named: the others by name; ``**{"conv::x": x}`` for names that are no words of Python.
+
+        Returns:
+            The numpy array of the output, or a tuple of them in the order of ``self.outputs``. Types whose elements
+            share bytes come as their values.
+
+        Raises:
+            ExecutionError: an input is missing, unknown or given twice, or does not fit.
+        """
+        pack = self._named(inputs, named)
+        results = [tensor.memory() for tensor in self.outputs]
+        self.run({**pack, **dict(zip(self.outputs, results, strict=True))})
+        arrays = tuple(
+            tensor.unpack(made) if tensor.data_type.is_packed else made
+            for tensor, made in zip(self.outputs, results, strict=True)
+        )
+        return arrays[0] if len(arrays) == 1 else arrays
+
+    def _named(self, inputs: Sequence[object], named: Mapping[str, object]) -> dict[TensorAttr, object]:
+        """The arrays of a call by the tensors of the inputs."""
+        names = [tensor.name for tensor in self.inputs]
+        if len(inputs) > len(names):
+            raise ExecutionError(f"{self!r} takes {len(names)} inputs, {', '.join(names)}; got {len(inputs)}")
+        pack = dict(zip(names, inputs, strict=False))
+        for name, value in named.items():
+            if name in pack:
+                raise ExecutionError(f"input '{name}' is given by position and by name; leave one out")
+            if name not in names:
+                near = did_you_mean(name, names)
+                raise ExecutionError(f"{self!r} has no input '{name}'{near}; it has {', '.join(names)}")
+            pack[name] = value
+        missing = [name for name in names if name not in pack]
+        if missing:
+            raise ExecutionError(
+                f"{self!r}: no array for {', '.join(map(repr, missing))}; inputs are {', '.join(names)}"
+            )
+        return {tensor: pack[tensor.name] for tensor in self.inputs}
 
     def bind(self, pack: Mapping[Any, object], constants: Iterable[TensorAttr | str | int] = ()) -> BoundCall:
         """Checks and binds buffers once, for calls that launch at once.

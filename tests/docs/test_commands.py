@@ -24,6 +24,7 @@ from fusilli_plugin.cli.ep_opt import ep_opt
 from fusilli_plugin.cli.main import cli
 from graph_api import DataType, Graph, PointwiseMode
 from iree_bridge import Device
+from tests.support.cudnn_files import cudnn_document
 from tests.support.pages import PAGES, ROOT, Block, Command, blocks, commands, spans
 
 # Left out, with the reason; what of it is a command of ours has to be known to the command line all the same.
@@ -101,6 +102,7 @@ def folder(tmp_path: Path) -> Path:
         each.mkdir(mode=0o700)
     for path in (work / "graph.json", work / "graphs/conv.json"):
         path.write_text(_graph().to_json())
+    (work / "cudnn_graph.json").write_text(json.dumps(cudnn_document(_graph())))
     onnx.save(_model(), work / "model.onnx")
     (work / "report.json").write_text(json.dumps(_report()))
     (work / "tests").symlink_to(ROOT / "tests")

@@ -21,7 +21,7 @@ from graph_api import (
     ReductionMode,
     ResampleMode,
 )
-from graph_api.calls import explain_calls
+from graph_api.calls import CUDNN_WORDS, explain_calls
 
 BUILDERS = sorted(
     name
@@ -121,8 +121,8 @@ WORDS: list[tuple[str, str, str]] = [
     ("conv_fprop", "pads", "padding"),
     ("conv_fprop", "dilations", "dilation"),
     ("conv_fprop", "group", "groups"),
-    ("conv_fprop", "weight", "w"),
     ("conv_fprop", "input", "x"),
+    ("conv_dgrad", "weight", "w"),
     ("conv_dgrad", "compute_type", "compute_data_type"),
     ("conv_wgrad", "pre_pad", "pre_padding"),
     ("conv_fprop", "bias", "PointwiseMode.ADD"),
@@ -147,7 +147,6 @@ WORDS: list[tuple[str, str, str]] = [
     ("batchnorm_inference", "variance", "inv_variance"),
     ("batchnorm_inference_variance_ext", "var", "variance"),
     ("matmul", "transpose_b", "strides"),
-    ("matmul", "A", "did you mean a"),
     ("matmul", "bias", "PointwiseMode.ADD"),
     ("reduction", "axis", "set_dim"),
     ("reduction", "keepdims", "set_dim"),
@@ -160,14 +159,9 @@ WORDS: list[tuple[str, str, str]] = [
     ("sdpa", "dropout_p", "dropout_probability"),
     ("sdpa", "dropout", "dropout_probability"),
     ("sdpa", "left_bound", "diagonal_band_left_bound"),
-    ("sdpa", "sliding_window_length", "diagonal_band_left_bound"),
-    ("sdpa", "use_causal_mask", "causal_mask"),
+    ("sdpa", "sliding_window_length", "one less than cuDNN's"),
     ("sdpa", "enable_gqa", "grouped heads follow"),
-    ("sdpa", "paged_attention_k_table", "page_table_k"),
     ("sdpa", "seed", "other_inputs"),
-    ("sdpa_backward", "dO", "did you mean do"),
-    ("sdpa_backward", "dBias", "did you mean dbias"),
-    ("sdpa_backward", "use_causal_mask", "causal_mask"),
     ("sdpa", "query", "did you mean q"),
     ("tensor", "shape", "did you mean dim"),
     ("tensor", "dims", "did you mean dim"),
@@ -186,6 +180,52 @@ def test_words_of_other_libraries_are_answered(method: str, word: str, answer: s
         getattr(g, method)(*args, **kwargs, **{word: 1})
     assert str(caught.value).startswith(f"{method}: there is no {word}=")
     assert answer in str(caught.value)
+
+
+@pytest.mark.parametrize("method", sorted(CUDNN_WORDS))
+def test_words_of_cudnns_python_are_taken(method: str) -> None:
+    """Each in place of ours, with the same graph; both at once are refused."""
+    parameters = inspect.signature(getattr(Graph, method)).parameters
+    tried = 0
+    for word, ours in CUDNN_WORDS[method].items():
+        if ours not in parameters:
+            continue
+        args, kwargs, made = (), {}, []
+        for name in (ours, word):
+            g = Graph(io_data_type=DataType.FLOAT)
+            args, kwargs = valid(g)[method]
+            by_name = dict(zip(list(parameters)[1:], args, strict=False)) | kwargs
+            value = by_name.pop(ours, parameters[ours].default)
+            getattr(g, method)(**by_name, **{name: value})
+            made.append([(node.op, node.attributes, list(node.inputs)) for node in g.nodes])
+        assert made[0] == made[1]
+        g = Graph(io_data_type=DataType.FLOAT)
+        args, kwargs = valid(g)[method]
+        by_name = dict(zip(list(parameters)[1:], args, strict=False)) | kwargs
+        twice = {ours: by_name.pop(ours, None), word: None}
+        with pytest.raises(GraphError, match=f"^{method}: {ours}= is given twice, once as {word}=; leave one out"):
+            getattr(g, method)(**by_name, **twice)
+        tried += 1
+    assert tried
+
+
+def test_a_convolution_is_spelled_either_way() -> None:
+    def made(**words: Any) -> str:
+        g = Graph("g", io_data_type=DataType.FLOAT)
+        x, w = g.tensor("x", dim=(1, 4, 6, 6)), g.tensor("w", dim=(4, 4, 3, 3))
+        named: dict[str, Any] = {"image": x, "weight": w} if "cudnn" in words else {"x": x, "w": w}
+        g.conv_fprop(**named, padding=words["padding"]).set_output()
+        return g.to_json()
+
+    assert made(padding=(1, 1)) == made(cudnn=True, padding=[1, 1]) == made(cudnn=True, padding=1)
+
+
+def test_layernorm_without_a_phase_is_inference() -> None:
+    g = Graph("g", io_data_type=DataType.FLOAT)
+    x, scale, bias = g.tensor(dim=(2, 6)), g.tensor(dim=(1, 6)), g.tensor(dim=(1, 6))
+    y, mean, inv_variance = g.layernorm(input=x, scale=scale, bias=bias, epsilon=1e-5)  # type: ignore[call-arg]
+    assert (mean, inv_variance) == (None, None)
+    assert y.set_output() is y
 
 
 def test_a_type_error_within_a_method_is_not_hidden() -> None:

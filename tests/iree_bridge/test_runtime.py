@@ -566,3 +566,27 @@ def test_cuda_sees_what_torch_has_enqueued(cuda: Device, streams: str) -> None:
                 b = torch.ones(16, device="cuda")
             executable.run({"a": a, "b": b, "y": y})
             assert (y == value + 1).all(), value
+
+
+def test_a_call_takes_arrays_and_returns_new_ones() -> None:
+    executable = add_executable()
+    _, a, b = filled(vmfb.add_arguments()).values()
+    first, second = executable(a, b), executable(a, b=b)
+    np.testing.assert_array_equal(first, a + b)
+    np.testing.assert_array_equal(executable(b=b, a=a), second)
+    assert first is not second
+    assert isinstance(first, np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named", "message"),
+    [
+        ((), {}, "no array for 'a', 'b'; inputs are a, b"),
+        ((0,), {"a": 0}, "input 'a' is given by position and by name"),
+        ((0,), {"c": 0}, r"has no input 'c'.*; it has a, b"),
+        ((0, 0, 0), {}, "takes 2 inputs, a, b; got 3"),
+    ],
+)
+def test_a_call_names_what_is_wrong(inputs: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExecutionError, match=message):
+        add_executable()(*inputs, **named)

@@ -27,6 +27,7 @@ from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.program.copying import bind_copy, host_array
 from hipdnn_backend.offload.program.program import Copy, Execute, PlannedGraph, Program, Space, Step, View
+from hipdnn_backend.offload.program.results import ResultMemory
 
 __all__ = ["Bound", "InputError", "Prepared", "Timing", "prepare"]
 
@@ -34,6 +35,8 @@ Array = np.ndarray[Any, Any]
 Call = Callable[[], None]
 
 _MAX_BOUND: Final = 16
+_LARGE: Final = 1 << 16
+"""Bytes of results from which on they are not copied from the program's own memory."""
 
 
 class InputError(OffloadError, ValueError):
@@ -137,6 +140,7 @@ class Prepared:
         self._kept: tuple[_Kept, ...] = _kept(program)
         self._own: Bound | None = None
         self._host: list[Array] = []  # the own inputs and outputs, where Python can see them
+        self._results: ResultMemory | None = None
         self._closed = False
         self._arguments: tuple[int, ...] = ()
         self._setup: tuple[Call, ...] = ()
@@ -163,10 +167,17 @@ class Prepared:
             EngineError: a graph failed.
         """
         arrays = self._checked_feeds(feeds)
-        outputs, targets = self._checked_results(results)
+        outputs, targets = ({}, []) if results is None else self._checked_results(results)
         with self._lock:
             bound = self._own_bound()
+            fresh = self._results.take(self._bind_results) if self._results and results is None else None
             self._write_inputs(arrays)
+            if fresh is not None:  # the program writes into what the caller gets
+                made, bound = fresh
+                bound()
+                return dict(zip((named.name for named in self.program.outputs), made, strict=True))
+            if results is None:
+                outputs, targets = self._checked_results(results)
             bound()
             self._read_outputs(targets)
         return outputs
@@ -237,6 +248,10 @@ class Prepared:
                     self._bound.popitem(last=False)
         return bound
 
+    def is_bound(self, arguments: Sequence[int]) -> bool:
+        """Whether `bind` has nothing to prepare for these addresses."""
+        return tuple(arguments) in self._bound
+
     def close(self) -> None:
         """Wait for the device and free the memory. A second call does nothing; the plans stay the caller's."""
         with self._lock:
@@ -249,6 +264,7 @@ class Prepared:
             self._own = None
             self._setup = ()
             self._host.clear()
+            self._results = None
             for buffer in self._buffers:
                 buffer.close()
             self._buffers.clear()
@@ -303,7 +319,14 @@ class Prepared:
             if self.memory.is_host:
                 views = [self.program.views[each.view] for each in named]
                 self._host = [host_array(at, view) for at, view in zip(self._arguments, views, strict=True)]
+                made = views[len(self.program.inputs) :]
+                if sum(view.count * view.itemsize for view in made) >= _LARGE and all(map(_is_row_major, made)):
+                    self._results = ResultMemory(made)
         return self._own
+
+    def _bind_results(self, addresses: Sequence[int]) -> Bound:
+        """The program on its own inputs, with outputs at these addresses."""
+        return self._bind((*self._arguments[: len(self.program.inputs)], *addresses))
 
     def _bases(self, arguments: Sequence[int]) -> list[int]:
         """The address of each buffer."""
@@ -498,6 +521,15 @@ def prepare(
                 f"the program has {graph.workspace_size}"
             )
     return Prepared(program, plans, memory, stream, constants, origins)
+
+
+def _is_row_major(view: View) -> bool:
+    step = 1
+    for size, stride in zip(reversed(view.dims), reversed(view.strides), strict=True):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return view.count > 0
 
 
 def _whose(graph: PlannedGraph, origins: Sequence[str]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._functorch.partitioners import default_partition
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusilli_ground.errors import OptionError
 from fusilli_ground.locks import fork_safe_lock
@@ -69,7 +70,7 @@ def _compiled(
         fw_compiler=partial(compiler, "forward"),
         bw_compiler=partial(compiler, "backward"),
         inference_compiler=partial(compiler, "inference"),
-        partition_fn=default_partition,
+        partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
@@ -128,6 +129,7 @@ class _BySizes:
 
     def __init__(self, module: torch.fx.GraphModule, options: CompileOptions, entry: Any) -> None:
         self._module = module
+        self._numbers = _numbers(module.graph)
         self._options = options
         self._entry = entry
         self._made: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
@@ -135,18 +137,45 @@ class _BySizes:
 
     def call(self, *given: Any) -> Any:
         """Runs the graph on tensors, and numbers for its sizes."""
-        key = tuple(_key(value) for value in given)
+        numbers = {number: given[number].item() for number in self._numbers}
+        key = (*map(_key, given), *numbers.values())
         with self._lock:
             call = self._made.get(key)
             if call is not None:
                 self._made.move_to_end(key)
         if call is None:
-            call = _compiled(self._module, given, self._options, self._entry)
+            call = _compiled(_with_numbers(self._module, numbers), given, self._options, self._entry)
             with self._lock:
                 self._made[key] = call
                 while len(self._made) > self._options.max_shapes:
                     self._made.popitem(last=False)
         return call(*given)
+
+
+def _numbers(graph: torch.fx.Graph) -> tuple[int, ...]:
+    """The arguments that are numbers in a tensor, as Dynamo passes an epsilon where sizes are symbolic."""
+    arguments = [node for node in graph.nodes if node.op == "placeholder"]
+    return tuple(number for number, node in enumerate(arguments) if node.users and all(map(_is_item, node.users)))
+
+
+def _is_item(node: torch.fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
+
+
+def _with_numbers(module: torch.fx.GraphModule, numbers: Mapping[int, float]) -> torch.fx.GraphModule:
+    """The graph for these numbers, which operators take as attributes."""
+    if not numbers:
+        return module
+    made = copy.deepcopy(module.graph)
+    arguments = [node for node in made.nodes if node.op == "placeholder"]
+    for number, value in numbers.items():
+        for item in list(arguments[number].users):
+            for user in list(item.users):
+                user.args, user.kwargs = torch.fx.map_arg(
+                    (user.args, user.kwargs), lambda each, item=item, value=value: value if each is item else each
+                )
+            made.erase_node(item)
+    return torch.fx.GraphModule(module, made)
 
 
 def _key(value: Any) -> Any:

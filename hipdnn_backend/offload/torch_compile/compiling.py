@@ -17,7 +17,7 @@ from hipdnn_backend.errors import BackendError
 from hipdnn_backend.offload.errors import OffloadError
 from hipdnn_backend.offload.passes.graph_to_executable import NotCompiledError
 from hipdnn_backend.offload.session import OffloadOptions
-from hipdnn_backend.offload.torch_compile.claims import Eager, Kind
+from hipdnn_backend.offload.torch_compile.claims import Claims, Eager, Kind
 from hipdnn_backend.offload.torch_compile.options import CompileOptions
 from hipdnn_backend.offload.torch_compile.partition import Group, Partition, partition
 from hipdnn_backend.offload.torch_compile.programs import GroupGraph, GroupProgram, compile_group
@@ -136,22 +136,22 @@ def _outer(module: torch.fx.GraphModule, cut: Partition, programs: Sequence[Grou
     for number in sorted({*cut.stages, *by_number}):
         for node in cut.stages.get(number, ()):
             for source in node.all_input_nodes:
-                _materialise(source, claims, value)
+                _materialise(source, claims, made, value)
             made[node] = graph.node_copy(node, value)
         if number in by_number:
             _call(graph, *by_number[number], made, value)
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     for source in output.all_input_nodes:
-        _materialise(source, claims, value)
+        _materialise(source, claims, made, value)
     graph.node_copy(output, value)
     return torch.fx.GraphModule(module, graph)
 
 
-def _materialise(node: Node, claims: Any, value: Callable[[Node], Any]) -> None:
-    """Makes the views that lead to a node, the innermost first."""
-    if claims.kind(node) is Kind.FREE:
+def _materialise(node: Node, claims: Claims, made: dict[Node, Any], value: Callable[[Node], Any]) -> None:
+    """Makes the views that lead to a node, the innermost first; programs give some themselves."""
+    if claims.kind(node) is Kind.FREE and node not in made:
         for source in node.all_input_nodes:
-            _materialise(source, claims, value)
+            _materialise(source, claims, made, value)
         value(node)
 
 
@@ -163,7 +163,7 @@ def _call(
     for number, node in enumerate(program.written):
         made[node] = graph.call_function(operator.getitem, (results, number))
     for node in group.outputs:
-        if node not in program.written:
+        if node not in program.written and group.shown.get(node) not in program.written:
             like = node.meta["val"]
             settings = {"dtype": like.dtype, "device": like.device}
             made[node] = graph.call_function(torch.empty_strided, (tuple(like.shape), like.stride()), settings)

@@ -48,6 +48,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table[_ATEN._native_batch_norm_legit_functional.default] = _batch_norm
     table[_ATEN._batch_norm_with_update_functional.default] = _batch_norm_with_reserve
     table[_ATEN.native_group_norm_backward.default] = _group_norm_backward
+    table[_ATEN.convolution.default] = _convolution
     table[_ATEN.convolution_backward.default] = _convolution_backward
     table[_ATEN.soft_margin_loss_backward.default] = _soft_margin_loss_backward
     table[_ATEN.select_backward.default] = _select_backward
@@ -139,6 +140,35 @@ def _group_norm_backward(
     if mask[2]:
         dbias = flat.sum((0, 2))
     return dx, dweight, dbias
+
+
+def _convolution(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    """A transposed convolution whose windows lie side by side is one product, whose rows are put beside each other.
+
+    On a CPU, where that takes a fourth of the time; engines for GPUs have transposed convolutions.
+    """
+    window = list(weight.shape[2:])
+    side_by_side = window == list(stride) and not any((*padding, *output_padding)) and groups == 1 and x.dim() > 3
+    if not transposed or not side_by_side or x.device.type != "cpu" or x.numel() * weight.numel() == 0:
+        return NotImplemented
+    rank, channels = len(window), weight.shape[1]
+    rows = weight.reshape(weight.shape[0], -1).t().expand(x.shape[0], -1, -1)
+    made = _ATEN.bmm.default(rows, x.reshape(*x.shape[:2], -1)).reshape(x.shape[0], channels, *window, *x.shape[2:])
+    places = (place for axis in range(rank) for place in (2 + rank + axis, 2 + axis))
+    y = made.permute(0, 1, *places).reshape(
+        x.shape[0], channels, *(a * b for a, b in zip(x.shape[2:], window, strict=True))
+    )
+    return y if bias is None else y + bias.reshape(1, -1, *[1] * rank)
 
 
 def _convolution_backward(

@@ -32,12 +32,14 @@ class Group:
         nodes: COMPUTED ones, in program order.
         inputs: values from outside that they read, views taken away.
         outputs: values that others read.
+        shown: output → the one view by which others see it, where all of it is seen by one.
     """
 
     number: int
     nodes: tuple[Node, ...]
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
+    shown: Mapping[Node, Node]
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,25 @@ def _group(number: int, nodes: list[Node], claims: Claims, numbers: Mapping[Node
         for source in node.all_input_nodes:
             read(source)
     outputs = [node for node in nodes if isinstance(node.meta["val"], torch.Tensor) and _leaves(node, inside, claims)]
-    return Group(number, tuple(nodes), tuple(inputs), tuple(outputs))
+    shown = {node: view for node in outputs if (view := _shown(node, inside, claims)) is not None}
+    return Group(number, tuple(nodes), tuple(inputs), tuple(outputs), shown)
+
+
+def _shown(node: Node, inside: set[Node], claims: Claims) -> Node | None:
+    """The view that everybody outside reads of a node, if it is one and has all elements."""
+    seen: dict[Node, None] = {}
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        for user in each.users:
+            if claims.kind(user) is Kind.FREE:
+                waiting.append(user)
+            elif user not in inside:  # another program reads what it gets without views
+                seen[node if claims.kind(user) is Kind.COMPUTED else each] = None
+    if len(seen) != 1 or node in seen:
+        return None
+    (view,) = seen
+    return view if view.meta["val"].numel() == node.meta["val"].numel() else None
 
 
 def _leaves(node: Node, inside: set[Node], claims: Claims) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,10 +14,11 @@ from fusilli_ground.locks import fork_safe_lock
 from hipdnn_backend.engine import Engine
 from hipdnn_backend.offload.frontend.torch_graph import TorchGraph
 from hipdnn_backend.offload.model import Model, load
-from hipdnn_backend.offload.program.runner import Prepared, prepare
+from hipdnn_backend.offload.program.runner import Bound, Prepared, prepare
 from hipdnn_backend.offload.session import OffloadOptions
 from hipdnn_backend.offload.torch_compile.claims import Claims, Kind
 from hipdnn_backend.offload.torch_compile.partition import Group
+from hipdnn_backend.offload.torch_compile.recurrences import recurrence, wholes
 
 __all__ = ["GroupGraph", "GroupProgram", "compile_group", "device_name"]
 
@@ -23,8 +26,13 @@ Node = torch.fx.Node
 
 _uses: Final[Callable[[int], int]] = torch._C._storage_Use_Count
 """Of the address of a storage, how many tensors and storages refer to it."""
+_ALIGNMENT: Final = 64
 _MOST_KEPT: Final = 4
 """Tensors that are kept for one result."""
+_MOST_PLACES: Final = 4
+"""Addresses at which a launch is prepared for an argument before it counts as restless."""
+_MOST_COPIED: Final = 256 << 10
+"""Bytes of an argument that are copied in less time than launches are prepared for a new address of it."""
 
 
 def device_name(device: torch.device) -> str:
@@ -99,7 +107,9 @@ class GroupGraph:
         outputs: the forms of its results.
         read: nodes outside whose values the arguments are.
         written: nodes whose values the results are.
-        whole: name of a node of a recurrence, forward or backward → its name.
+        faces: the forms in which others see the results.
+        seen: nodes whose values these are: those of ``written``, or views of them.
+        whole: name of a node of a recurrence → of the custom operation that it becomes a part of.
     """
 
     def __init__(self, group: Group, claims: Claims) -> None:
@@ -118,8 +128,10 @@ class GroupGraph:
         for node in group.nodes:
             self._copy(node)
         self.written = [node for node in group.outputs if node.meta["val"].numel()]
-        self.whole = {node.name: name for node in group.nodes if (name := _recurrence(node))}
+        self.seen = [_seen(node, group) for node in self.written]
+        self.faces = [_Form.of(node.meta["val"]) for node in self.seen]
         self.graph.output(tuple(self._result(node) for node in self.written))
+        self.whole = wholes(self.graph, {node.name: name for node in group.nodes if (name := recurrence(node))})
 
     def _argument(self, node: Node, value: torch.Tensor) -> Node:
         form = _Form.of(value)
@@ -165,16 +177,12 @@ class GroupGraph:
         return made
 
 
-_RECURRENT: Final = (torch.nn.RNNBase, torch.nn.RNNCellBase)
-
-
-def _recurrence(node: Node) -> str:
-    """The recurrent module whose step a node is, or the gradient of one; "" if it is none."""
-    for key, side in (("source_fn_stack", "forward"), ("fwd_source_fn_stack", "backward")):
-        for name, source in node.meta.get(key) or ():
-            if isinstance(source, type) and issubclass(source, _RECURRENT):
-                return f"{name}.{side}"
-    return ""
+def _seen(node: Node, group: Group) -> Node:
+    """A result, or the view that is all others see of it: another form of the same memory."""
+    view = group.shown.get(node)
+    if view is None or _order(node.meta["val"]) is None or _order(view.meta["val"]) is None:
+        return node
+    return view
 
 
 @dataclass(frozen=True)
@@ -184,7 +192,7 @@ class GroupProgram:
     Attributes:
         model: its program.
         read: nodes whose values it takes, in order.
-        written: nodes whose values it gives, in order.
+        written: nodes whose values it gives, in order, or views of them that stand for them.
         call: takes tensors and gives a tuple of tensors.
     """
 
@@ -210,8 +218,8 @@ def compile_group(
         options=options,
         stream=None if device.type == "cpu" else 0,
     )
-    runner = _Runner(model, built.inputs, built.outputs, device)
-    return GroupProgram(model, tuple(built.read), tuple(built.written), runner.function(name))
+    runner = _Runner(model, built.inputs, built.faces, device)
+    return GroupProgram(model, tuple(built.read), tuple(built.seen), runner.function(name))
 
 
 class _Results:
@@ -240,6 +248,38 @@ class _Results:
         return base.data
 
 
+class _Places:
+    """Where the arguments of a program lie in the host's memory.
+
+    A launch is prepared for addresses, which takes as long as copying 256 KiB. An argument that has a new address in
+    every call, as a gradient that PyTorch computes, is copied to one place of its own if it is no larger.
+    """
+
+    def __init__(self, inputs: Sequence[_Form]) -> None:
+        self._nbytes = [math.prod(form.dims) * form.dtype.itemsize for form in inputs]
+        self._seen: list[set[int]] = [set() for _ in inputs]
+        self._own: dict[int, torch.Tensor] = {}  # by the number of the argument
+        self._copied: list[tuple[int, int, int]] = []  # number, address of the copy, bytes
+
+    def settled(self, addresses: list[int]) -> None:
+        """Copies the arguments that are restless, and puts the addresses of the copies in their place."""
+        for number, place, nbytes in self._copied:
+            ctypes.memmove(place, addresses[number], nbytes)
+            addresses[number] = place
+
+    def learn(self, addresses: Sequence[int]) -> None:
+        """Told of the addresses of the arguments for which nothing is prepared yet."""
+        for number, (seen, nbytes) in enumerate(zip(self._seen, self._nbytes, strict=True)):
+            if number in self._own:
+                continue
+            seen.add(addresses[number])
+            if len(seen) > _MOST_PLACES:
+                seen.clear()
+                if nbytes <= _MOST_COPIED:
+                    own = self._own[number] = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8)
+                    self._copied.append((number, -(-own.data_ptr() // _ALIGNMENT) * _ALIGNMENT, nbytes))
+
+
 class _Runner:
     """Runs a program on tensors, on the stream that is PyTorch's current one."""
 
@@ -250,6 +290,7 @@ class _Runner:
         self._outputs = [_Results(form, device) for form in outputs]
         self._gaps = [(number, form.strides) for number, form in enumerate(outputs) if not form.is_dense]
         self._prepared: dict[int, Prepared] = {0: model.prepared}
+        self._places = _Places(inputs) if device.type == "cpu" else None
         self._lock = fork_safe_lock()  # a program has one arena
 
     def function(self, name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
@@ -270,10 +311,20 @@ class _Runner:
             made = [results.tensor() for results in self._outputs]
             addresses = [tensor.data_ptr() for tensor in given]
             addresses += [tensor.data_ptr() for tensor in made]
-            self._on_stream().bind(addresses)()
+            self._bound(addresses)()
         for number, strides in self._gaps:
             made[number] = _restrided(made[number], strides)
         return tuple(made)
+
+    def _bound(self, addresses: list[int]) -> Bound:
+        """The program on these addresses, or on copies of arguments that never lie at one place."""
+        if self._places is None:
+            return self._on_stream().bind(addresses)
+        self._places.settled(addresses)
+        prepared = self._prepared[0]
+        if not prepared.is_bound(addresses):
+            self._places.learn(addresses)
+        return prepared.bind(addresses)
 
     def _on_stream(self) -> Prepared:
         """The program for PyTorch's current stream. On a CPU there is one; CUDA's launches are in order by waiting."""

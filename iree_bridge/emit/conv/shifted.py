@@ -39,8 +39,11 @@ _CUT: Final = 0.03
 def shifted(e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int) -> Value | None:
     """The convolution of x [N, C, spatial...] and w [K, C / groups, window...], f32; None: another form is better."""
     window = tuple(w.dims[2:])
-    if math.prod(window) > _MOST_TAPS or any(step not in (1, 2) for step in a.stride):
+    if any(step not in (1, 2) for step in a.stride):
         return None
+    if math.prod(window) > _MOST_TAPS:
+        is_flat = len(window) == 2 and window[1] <= _MOST_TAPS and window[0] <= _MOST_TAPS
+        return _by_rows(e, a, x, w, groups) if is_flat else None
     plan = _Plan.of(a, x.dims, window, shift_columns(e))
     is_plain = math.prod(window) == 1 and max(a.stride) == 1 and not math.prod(plan.out) % (shift_columns(e) // 2)
     if plan.columns > _MOST_WASTE * math.prod(plan.out) or is_plain:
@@ -57,6 +60,24 @@ def shifted(e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int) -> V
     for axis, size in enumerate(plan.out[1:], start=3):
         y = e.slice(y, axis, 0, size)
     return y
+
+
+def _by_rows(e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int) -> Value | None:
+    """With the rows of the window as more channels: each is a copy of the rows of the image that it meets."""
+    n, c, height, _ = x.dims
+    k, share, rows, columns = w.dims
+    out = a.output_size(0, height, rows)
+    image = e.pad(x, list(zip(a.pre_padding, a.post_padding, strict=True)))
+    met_rows = [
+        e.slice(image, 2, at * a.dilation[0], at * a.dilation[0] + a.stride[0] * (out - 1) + 1, a.stride[0])
+        for at in range(rows)
+    ]
+    width = image.dims[3]
+    stacked = [e.reshape(each, (n, c, 1, out, width)) for each in met_rows]
+    image = e.op("aten.cat", (n, c, rows, out, width), x.dtype, e.list([each.ssa for each in stacked]), 2)
+    image = e.barrier(e.reshape(image, (n, c * rows, out, width)))
+    along = replace(a, pre_padding=(0, 0), post_padding=(0, 0), stride=(1, a.stride[1]), dilation=(1, a.dilation[1]))
+    return shifted(e, along, image, e.reshape(w, (k, share * rows, 1, columns)), groups)
 
 
 @dataclass(frozen=True)

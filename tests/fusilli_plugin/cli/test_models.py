@@ -19,8 +19,8 @@ import pytest
 from click.testing import Result
 
 from fusilli_plugin.checks import model_check
-from fusilli_plugin.cli.kinds import is_model
 from fusilli_plugin.cli.models import bound_inputs, dims_of
+from fusilli_plugin.formats.kinds import is_model
 from tests.support import onnx_models
 
 pytestmark = [pytest.mark.mlir, pytest.mark.iree_cpu, pytest.mark.ort]

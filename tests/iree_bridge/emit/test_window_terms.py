@@ -123,6 +123,22 @@ def _convolution(seed: int, direction: str = "fprop") -> OpCase:
     )
 
 
+def _large_window(seed: int) -> OpCase:
+    """Whose rows become channels."""
+    rng = np.random.default_rng(seed)
+    window, steps = ([int(n) for n in rng.integers(*ends, 2)] for ends in ((5, 9), (1, 3)))
+    pads = [[int(rng.integers(0, size)) for size in window] for _ in range(2)]
+    groups, share, channels = int(rng.integers(1, 3)), int(rng.integers(2, 9)), int(rng.integers(1, 4))
+    spatial = [int(n) for n in rng.integers(18, 30, 2)]
+    return OpCase(
+        f"large_window_{seed}",
+        lambda: conv_graph(
+            "fprop", (1 + seed % 2, groups * channels, *spatial), (groups * share, channels, *window),
+            pre_padding=pads[0], post_padding=pads[1], stride=[int(n) for n in 1 + rng.permutation(2)], dilation=steps,
+        ),
+    )  # fmt: skip
+
+
 def _data_gradient(seed: int) -> OpCase:
     return _convolution(seed, "dgrad")
 
@@ -131,7 +147,7 @@ def _depthwise_data_gradient(seed: int) -> OpCase:
     return _depthwise(seed, "dgrad")
 
 
-_MAKERS = [_pool, _depthwise, _convolution, _data_gradient, _depthwise_data_gradient]
+_MAKERS = [_pool, _depthwise, _convolution, _large_window, _data_gradient, _depthwise_data_gradient]
 
 
 @pytest.mark.iree_cpu

@@ -10,13 +10,16 @@ import copy
 import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402 - needs torch
+from hipdnn_backend import offload  # noqa: E402 - needs torch
+from hipdnn_backend.offload.program.runner import Prepared  # noqa: E402
+from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402
 
 pytestmark = pytest.mark.mlir
 nn, F = torch.nn, torch.nn.functional
@@ -267,3 +270,123 @@ def test_counted_from_the_end() -> None:
     written = torch.tensor([[1.0, 21.0, 3.0], [11.0, 5.0, 31.0]])
     added = torch.tensor([[1.0, 22.0, 3.0], [14.0, 5.0, 36.0]])
     same(compiled(g)(x, index, rows), (written, added))
+
+
+# ---- sizes that change ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_blocks_with_norms_train_at_any_size(marked: bool) -> None:
+    """Dynamo passes a norm's epsilon in a tensor then; a changed one counts. Sizes seen before compile nothing."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+    plain, call = copy.deepcopy(model), compiled(model, dynamic=None if marked else True)
+    for rows, graphs in ((4, 2), (5, 4), (4, 4)):
+        x = torch.randn(rows, 6)
+        if marked:
+            torch._dynamo.mark_dynamic(x, 0)
+        model.zero_grad()
+        plain.zero_grad()
+        same(call(x), plain(x))
+        call(x).square().sum().backward()
+        plain(x).square().sum().backward()
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            same(one.grad, other.grad, close=1e-4)
+        report = torch_report(call)
+        assert not report.whole
+        assert len(report.graphs) == graphs
+        assert report.flop_share == 1.0
+    model[1].eps = plain[1].eps = 0.5
+    same(call(torch.ones(4, 6)), plain(torch.ones(4, 6)))
+
+
+def test_a_trained_module_is_exported_and_saved(tmp_path: Path) -> None:
+    """The way to run it ahead of time: what `torch.export` gives, compiled into a file that needs no compiler."""
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)), torch.randn(4, 6)
+    step = torch.optim.SGD(model.parameters(), lr=0.1)
+    compiled(model)(x).square().sum().backward()
+    step.step()
+    program = torch.export.export(model.eval(), (x,))
+    offload.load(program, device="cpu").save(tmp_path / "model.fusilli")
+    loaded = offload.load(tmp_path / "model.fusilli", device="cpu")
+    (name,) = [each.name for each in loaded.inputs]
+    (made,) = loaded.run({name: x.numpy()}).values()
+    same(torch.from_numpy(made), model(x).detach())
+
+
+# ---- what a call costs, and what it rests on --------------------------------------------------------------------
+
+
+def test_arguments_at_ever_new_places_are_prepared_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones are copied to one place; large ones are read where they lie. Results are right all the time."""
+    prepared: list[int] = []
+    prepare = Prepared._call
+    monkeypatch.setattr(Prepared, "_call", lambda self, *given: prepared.append(1) or prepare(self, *given))
+    for size, settles in ((64, True), (1 << 17, False)):
+        call = compiled(lambda x: (x * 2 + 1).sin())
+        kept = [torch.randn(size) for _ in range(24)]  # all alive, so each lies at a place of its own
+        counts = []
+        for x in kept:
+            same(call(x), (x * 2 + 1).sin())
+            counts.append(len(prepared))
+        assert (counts[-1] == counts[11]) == settles
+        torch._dynamo.reset()
+
+
+def test_results_that_others_see_by_one_view() -> None:
+    """They come in that form; where somebody sees the result itself, another view or only a part, they do not."""
+
+    def seen(x: Any, w: Any) -> Any:
+        a, b, c = x @ w, x.relu() @ w, x.sigmoid() @ w
+        return (
+            a.t(),
+            b.reshape(2, 2, 3),
+            b.t(),
+            c[1:],
+            (c * 2).unsqueeze(0).transpose(0, 2),
+            (x + 1).t().contiguous().t(),
+        )
+
+    x, w = torch.randn(4, 5), torch.randn(5, 3)
+    same(compiled(seen)(x, w), seen(x, w))
+
+    def halfway(x: Any, w: Any) -> Any:
+        made = (x @ w).t()
+        drawn = torch.bernoulli((made * 0).clamp(0, 1))  # by PyTorch; another program goes on
+        return drawn + made.exp() @ made.t().exp() @ made
+
+    same(compiled(halfway)(x, w), halfway(x, w))
+
+    def written(x: Any, w: Any) -> Any:
+        made = (x @ w).t()
+        made.add_(1)
+        return made, made.view(-1) if made.is_contiguous() else made.t().reshape(-1)
+
+    same(compiled(written)(x, w), written(x, w))
+
+
+def test_gradients_that_are_transposed_are_written_so() -> None:
+    layer, x = nn.Linear(6, 3), torch.randn(5, 6)
+    plain, call = copy.deepcopy(layer), compiled(layer)
+    call(x).sin().sum().backward()
+    plain(x).sin().sum().backward()
+    same(layer.weight.grad, plain.weight.grad)
+    assert not any("aten.t" in str(each) for graph in torch_report(call).graphs for each in graph.eager)
+
+
+@pytest.mark.parametrize(
+    ("channels", "window", "stride", "bias"),
+    [(4, (2, 2), 2, True), (4, (3, 2), (3, 2), False), (2, (2, 3, 1), (2, 3, 1), True), (4, (3, 3), 2, True)],
+)
+def test_transposed_convolutions(channels: int, window: tuple[int, ...], stride: Any, bias: bool) -> None:
+    """Windows side by side are a product; the last ones overlap."""
+    torch.manual_seed(0)
+    kind = nn.ConvTranspose3d if len(window) == 3 else nn.ConvTranspose2d
+    layer = kind(channels, 3, window, stride, bias=bias)
+    x = torch.randn(2, channels, *range(4, 4 + len(window)), requires_grad=True)
+    plain, other, call = copy.deepcopy(layer), x.detach().clone().requires_grad_(), compiled(layer)
+    made, wanted = call(x), plain(other)
+    same(made, wanted)
+    made.sin().sum().backward()
+    wanted.sin().sum().backward()
+    for one, two in ((x, other), *zip(layer.parameters(), plain.parameters(), strict=True)):
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-4)

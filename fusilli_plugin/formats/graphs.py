@@ -1,20 +1,22 @@
-"""Reads a graph from a file: the one place that tells the formats apart, by content."""
+"""Reads a graph from a file, bytes or an object: the one place that tells the formats apart, by content."""
 
 from __future__ import annotations
 
 import codecs
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fusilli_plugin.cli.kinds import Kind, is_saved_graph, kind_of
+from fusilli_plugin.formats.kinds import Kind, is_saved_graph, kind_of
 from graph_api import FusilliError, Graph, GraphError, NotSupportedError
+from graph_api.foreign.cudnn import is_cudnn
 
 if TYPE_CHECKING:
     from hipdnn_backend.wire import WireGraph
 
-__all__ = ["load_graph", "load_wire_graph", "parse_graph"]
+__all__ = ["load_graph", "load_wire_graph", "parse_graph", "read_graph"]
 
 # A graph of a thousand nodes is below 1 MiB of JSON; whatever is larger is no graph.
 _MAX_BYTES = 64 << 20
@@ -67,6 +69,7 @@ def _from_wire(decode: Callable[[], WireGraph]) -> Graph:
 # (name, is it this format, read it); the first that matches reads
 _FORMATS: tuple[tuple[str, Callable[[bytes], bool], Callable[[bytes], Graph]], ...] = (
     ("JSON of Graph.to_json", _is_ours, Graph.from_json),
+    ("JSON or bytes of cuDNN's front end", is_cudnn, Graph.from_cudnn),
     ("JSON of hipDNN", _is_json, _from_hipdnn_json),
     ("saved by `fusilli compile`", is_saved_graph, _from_saved),
     ("bytes of hipDNN", _is_wire, _from_hipdnn_bytes),
@@ -99,6 +102,42 @@ def _beginning(data: bytes) -> str:
     return f"starts with {text!r}" if text and readable else "is something binary"
 
 
+def read_graph(source: object) -> Graph | None:
+    """The validated graph in text, bytes, a file that a path object names, or an object of another front end.
+
+    Of ``hipdnn_frontend`` and cuDNN's Python, told by their methods, the serialised form is read. None: it is none of
+    these.
+
+    Raises:
+        GraphError: see :func:`parse_graph` and :func:`load_graph`; also an object that cannot be serialised.
+        OSError: a file cannot be read.
+    """
+    if isinstance(source, str | bytes | bytearray | memoryview):
+        return parse_graph(source.encode() if isinstance(source, str) else bytes(source), "the graph")
+    if isinstance(source, os.PathLike):
+        return load_graph(Path(source))
+    kind = type(source)
+    serialise = _serialiser(kind)
+    if serialise is None:
+        return None
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        data = serialise(source)
+    except RuntimeError as error:  # what the bindings of both raise
+        raise GraphError(f"{name}: it cannot be serialised: {error}") from error
+    if not isinstance(data, str | bytes):
+        raise GraphError(f"{name}: its serialised form is {type(data).__name__}, expected text or bytes")
+    return parse_graph(data.encode() if isinstance(data, str) else data, name)
+
+
+def _serialiser(kind: type[Any]) -> Callable[[Any], object] | None:
+    """How objects of another front end become bytes or text."""
+    if hasattr(kind, "to_binary") and hasattr(kind, "from_binary"):
+        return lambda graph: graph.to_binary()
+    # cuDNN's serialize() needs plans, which only an NVIDIA GPU makes; its repr is the graph's JSON.
+    return repr if hasattr(kind, "build_operation_graph") and hasattr(kind, "serialize") else None
+
+
 def load_graph(path: Path) -> Graph:
     """The validated graph in a file, or on standard input for ``-``.
 
@@ -122,7 +161,8 @@ def load_wire_graph(path: Path) -> bytes:
     data, source = _contents(path)
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
-        if _is_ours(data) or is_saved_graph(data) or not (_is_json(data) or _is_wire(data)):
+        of_hipdnn = (_is_json(data) or _is_wire(data)) and not (_is_ours(data) or is_cudnn(data))
+        if is_saved_graph(data) or not of_hipdnn:
             return encode_graph(export_graph(parse_graph(data, source)))
         if _is_json(data):
             return encode_graph(graph_from_json(data))
