@@ -2,11 +2,15 @@
 #   PYTHON  interpreter that makes the environment (3.11 or newer)
 #   VENV    where the environment lives
 #   JOBS    test processes
+#   DIST    where the wheel goes
 #   ARGS    further arguments, e.g. make test ARGS="-k layout", make demo ARGS=--json
 PYTHON ?= python3
 VENV   ?= .venv
 JOBS   ?= auto
 ARGS   ?=
+
+DIST   ?= dist
+EPOCH  ?= $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null),315532800)
 
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
@@ -18,20 +22,23 @@ MODEL_PACKAGE := rapidocr-onnxruntime==1.4.4
 MODEL_WHEEL   := $(VENV)/downloads/rapidocr_onnxruntime-1.4.4-py3-none-any.whl
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full support sanitize lint format bench docs wheel clean distclean
+.PHONY: help demo test test-full test-versions support sanitize lint format bench docs wheel reproducible sbom audit fuzz-parsers clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       conv+bias+ReLU and the first block of a real model, compiled, run and checked"
 	@echo "make test       the tests, without those marked slow"
 	@echo "make test-full  all tests; writes docs/support.json and its table in the README"
+	@echo "make test-versions  a sample of the tests with other versions of IREE and ONNX Runtime; a table in docs/support.md"
 	@echo "make support    docs/support.md and the README's table, from docs/support.json and the support rules"
 	@echo "make sanitize   what is written in C under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer"
 	@echo "make lint       ruff, ruff format, pyright"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make bench      latencies next to the native compiler; memory and times of whole models"
 	@echo "make docs       a site of the pages and the API in build/site; links are checked"
-	@echo "make wheel      dist/fusilli_plugin-*.whl"
+	@echo "make wheel      dist/fusilli_plugin-*.whl, dated by the last commit; make reproducible: twice, and the same bytes"
+	@echo "make sbom       dist/fusilli_plugin.cdx.json: what the wheel brings with it; make audit: what is known to be unsafe of it"
+	@echo "make fuzz-parsers  what reads foreign bytes, for an hour (ARGS='--seconds 60 --seed 7')"
 	@echo "make clean      remove build products (distclean: .venv too)"
 
 demo: $(VENV)/.installed-demo $(MODEL_WHEEL)
@@ -42,6 +49,10 @@ test: $(VENV)/.installed-dev
 
 test-full: $(VENV)/.installed-dev
 	@$(PYTEST) -m "slow or not slow" --support-json docs/support.json $(ARGS)
+
+test-versions: $(VENV)/.installed-dev
+	@$(PY) -m tests.support.versions $(ARGS)
+	@$(PY) -m tests.support.support_matrix
 
 support: $(VENV)/.installed-dev
 	@$(PY) -m tests.support.support_matrix $(ARGS)
@@ -67,10 +78,35 @@ docs: $(VENV)/.installed-docs
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict $(ARGS)
 	@echo build/site/index.html
 
+# Of one source, one wheel: the dates in it are those of the last commit.
 wheel: $(PY)
-	@rm -rf build
-	@$(PIP) wheel --quiet --no-deps --wheel-dir dist .
-	@ls dist/*.whl
+	@rm -rf build $(DIST)/fusilli_plugin-*.whl
+	@SOURCE_DATE_EPOCH=$(EPOCH) $(PIP) wheel --quiet --no-deps --wheel-dir $(DIST) .
+	@ls $(DIST)/*.whl
+
+reproducible: wheel
+	@$(MAKE) --no-print-directory wheel DIST=build/again
+	@for made in build/again/*.whl; do cmp "$$made" "dist/$$(basename "$$made")"; done
+	@echo "two builds, the same bytes"
+	@cd dist && sha256sum *.whl
+
+# The wheel alone in an environment: what users get.
+build/users/bin/python: $(VENV)/.installed-release
+	@$(MAKE) --no-print-directory wheel
+	@$(PY) -m venv build/users
+	@build/users/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+
+sbom: build/users/bin/python
+	@SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
+	  --output-reproducible --of JSON --output-file dist/fusilli_plugin.cdx.json build/users/bin/python
+	@echo dist/fusilli_plugin.cdx.json
+
+audit: build/users/bin/python
+	@build/users/bin/python -m pip freeze --exclude fusilli-plugin > build/requirements.txt
+	@$(BIN)/pip-audit --requirement build/requirements.txt --no-deps --disable-pip $(ARGS)
+
+fuzz-parsers: $(VENV)/.installed-dev
+	@$(PY) -m tests.support.fuzz $(or $(ARGS),--seconds 3600)
 
 clean:
 	@rm -rf build dist .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -60,6 +60,14 @@ class PlatformWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
 
+    def write_wheelfile(self, *args: Any, **kwargs: Any) -> None:
+        super().write_wheelfile(*args, **kwargs)
+        # Packed next. Modes are whatever the builder's umask and checkout are; a wheel of one source has one form.
+        assert self.bdist_dir is not None
+        for path in Path(self.bdist_dir).rglob("*"):
+            if path.is_file():
+                path.chmod(0o755 if path.suffix == ".so" else 0o644)
+
 
 setup(
     ext_modules=[

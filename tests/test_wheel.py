@@ -16,8 +16,9 @@ ROOT = Path(__file__).parent.parent
 
 # Each is there for a command of `fusilli`, or README.md names it. What developers alone run is in tests/support.
 CHECKS = {
-    "__init__", "arrays", "demo", "drivers", "environment", "fusion", "fusion_cases", "graph_dump", "model_block",
-    "model_check", "onnx_backend", "picture", "plugins", "selftest",
+    "__init__", "demo", "drivers", "environment", "fusion", "fusion_cases", "graph_dump", "model_block",
+    "model_check", "onnx_backend", "picture", "plugins", "selftest", "selftest_cases",
+    "selftest_report", "device_tests",
 }  # fmt: skip
 
 
@@ -35,9 +36,8 @@ def _run(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+def build_wheel(folder: Path, umask: int = 0o022) -> Path:
+    """The wheel of this source, built as `make wheel` does, in a folder of its own."""
     source = folder / "source"
     # A copy: building in place would leave its products in the tree that other tests read.
     listed = subprocess.run(
@@ -47,9 +47,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not name.startswith("tests/") and (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    command = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
+    _run("sh", "-c", f'umask {umask:o}; exec "$@"', "sh", sys.executable, *command, **environment)
     (made,) = folder.glob("*.whl")
     return made
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_holds_the_packages_and_nothing_else(wheel: Path) -> None:
@@ -60,7 +67,8 @@ def test_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     for package in sorted(tops):
         assert f"{package}/py.typed" in names
     assert {name for name in names if name.startswith("fusilli_plugin/checks/")} == {
-        f"fusilli_plugin/checks/{name}.py" for name in CHECKS
+        "fusilli_plugin/checks/selftest.jsonl",
+        *(f"fusilli_plugin/checks/{name}.py" for name in CHECKS),
     }
     assert any(name.endswith("LICENSE") for name in names)
     # both libraries, and the sources by which the second is known to be current
@@ -92,3 +100,36 @@ def test_runs_the_example_in_an_empty_environment(wheel: Path, tmp_path: Path) -
     assert "'act::out_0' ok" in said
     assert "cc" not in os.listdir(place / "bin")
     assert "gfx942" in _run(place / "bin/fusilli", "compile", "--help", **environment)
+
+
+@pytest.mark.slow
+@pytest.mark.iree_cpu
+@pytest.mark.timeout(1800)
+def test_smoke_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    """What users meet first, with the wheel and what it brings, and nothing of the source."""
+    place, cache = tmp_path / "venv", tmp_path / "cache"
+    venv.create(place, with_pip=True)
+    _run(place / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    cache.mkdir(mode=0o700)
+    environment = {
+        "PATH": f"{place / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path), "FUSILLI_CACHE_DIR": str(cache),
+        "FUSILLI_DEVICE": "cpu", "LC_ALL": "C.UTF-8",
+    }  # fmt: skip
+    fusilli, report = place / "bin/fusilli", tmp_path / "report.json"
+    assert "200 right of 200 graphs" in _run(fusilli, "selftest", "-o", report, **environment)
+    assert "the self-test was passed" in _run(fusilli, "doctor", "--report", report, **environment)
+    graph = tmp_path / "graph.json"
+    make = "from fusilli_plugin.checks.selftest import quick; import sys; sys.stdout.write(quick().to_json())"
+    graph.write_text(_run(place / "bin/python", "-I", "-c", make, **environment))
+    saved = tmp_path / "graph.fusilli"
+    _run(fusilli, "compile", graph, "--target", "gfx942,cpu", "-o", saved, **environment)
+    for each in (graph, saved):
+        assert "yes" in _run(fusilli, "run", each, "--check", **environment)
+    plugin = Path(_run(fusilli, "plugin-dir", **environment).strip()) / "libfusilli_plugin.so"
+    names = "load,claims,save,execute,threads,fork,leaks-plans,null"
+    said = _run(
+        fusilli, "conformance", plugin, "--device", "standin", "--check", names, "--cycles", "40", **environment
+    )
+    assert "passed" in said
+    _run(fusilli, "check", "--suite", "fusion", "--filter", "conv", "--device", "cpu", **environment)
+    _run(fusilli, "cache", "ls", **environment)

@@ -24,7 +24,7 @@ from graph_api import (
 )
 from iree_bridge import Artifact, Device, Executable, build, compile_graph
 
-__all__ = ["GRAPHS", "SMALL", "emulate_all", "inputs", "quick", "run", "run_all", "run_saved"]
+__all__ = ["GRAPHS", "SMALL", "emulate_all", "inputs", "quick", "run", "run_saved"]
 
 _HALVES = (DataType.HALF, DataType.BFLOAT16)
 _EXPERTS, _ROWS = 4, 42
@@ -91,19 +91,6 @@ def run_saved(device: str) -> str:
         if not comparison.ok:
             raise ExecutionError(f"saved code computes wrong results on {device}: {comparison}")
     return f"saved, loaded and right, {size} bytes"
-
-
-def run_all(device: str) -> Iterator[tuple[str, str]]:
-    """Runs every graph of `GRAPHS`: its name, and what was seen.
-
-    Raises:
-        FusilliError, ExecutionError: as for `run`; the first that is wrong ends it.
-    """
-    for name, build_graph in GRAPHS.items():
-        try:
-            yield name, run(device, build_graph())
-        except ExecutionError as error:
-            raise ExecutionError(f"{name}: {error}") from error
 
 
 def emulate_all(emulator: Emulator, say: Callable[[str], None] = lambda _: None) -> Iterator[tuple[str, Outcome]]:

@@ -28,6 +28,7 @@ _COMMANDS = {
     "engines": ("engines", "engines"),
     "check": ("check", "check"),
     "fuzz": ("fuzz", "fuzz"),
+    "conformance": ("conformance", "conformance"),
     "reduce": ("reduce", "reduce_"),
     "doctor": ("doctor", "doctor"),
     "cache": ("cache", "cache"),

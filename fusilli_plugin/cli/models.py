@@ -11,10 +11,10 @@ import click
 import ml_dtypes  # noqa: F401 - numpy knows its types by name from here on
 import numpy as np
 
-from fusilli_plugin.checks.arrays import read_arrays
 from fusilli_plugin.cli.base import echo
 from fusilli_plugin.formats.kinds import Kind, kind_of
 from graph_api import GraphError
+from iree_bridge.artifact.arrays import read_arrays
 
 if TYPE_CHECKING:
     from fusilli_plugin.cli.base import Step

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from fusilli_plugin.checks.arrays import load_inputs
 from fusilli_plugin.cli.base import command, echo, graph_argument, json_option, print_json, progress, require_outputs
 from fusilli_plugin.cli.fuzz import place_options
 from fusilli_plugin.formats.graphs import load_graph
@@ -19,6 +18,7 @@ from fusilli_plugin.fuzz.coverage import operation
 from fusilli_plugin.fuzz.crew import Worker
 from fusilli_plugin.fuzz.examine import Setting
 from fusilli_plugin.testing.graphs.custom import with_references
+from iree_bridge.artifact.arrays import load_inputs
 
 __all__ = ["reduce_"]
 

@@ -9,7 +9,6 @@ from typing import Any
 import click
 import numpy as np
 
-from fusilli_plugin.checks.arrays import load_inputs, save_outputs
 from fusilli_plugin.cli.base import (
     command,
     device_option,
@@ -30,6 +29,7 @@ from fusilli_plugin.formats.kinds import Kind, kind_of
 from graph_api import TensorAttr, numerics
 from graph_api.numerics import Comparison
 from iree_bridge import Artifact, Options, build
+from iree_bridge.artifact.arrays import load_inputs, save_outputs
 
 __all__ = ["run"]
 

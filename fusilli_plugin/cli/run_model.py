@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from fusilli_ground.files import write_whole
-from fusilli_plugin.checks.arrays import save_arrays
 from fusilli_plugin.checks.graph_dump import Dump, require_new, save_dump
 from fusilli_plugin.cli.base import echo, print_json, print_table, progress
 from fusilli_plugin.cli.models import (
@@ -29,6 +28,7 @@ from fusilli_plugin.cli.models import (
 )
 from fusilli_plugin.formats.kinds import Kind, kind_of
 from graph_api import GraphError
+from iree_bridge.artifact.arrays import save_arrays
 
 if TYPE_CHECKING:
     from fusilli_plugin.checks.model_check import Checked, Finding

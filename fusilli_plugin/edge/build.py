@@ -27,6 +27,7 @@ __all__ = [
     "compile_core",
     "compile_launcher",
     "compile_shim",
+    "compile_standin",
     "core_version",
     "link_module",
     "link_text",
@@ -55,6 +56,8 @@ CORE_LIBRARY: Final = _PACKAGE / "emulator" / "lib" / "libgfx_emulator.so"
 """Where the emulator's core lies."""
 VERSION_MARK: Final = "sources:"
 """What stands in that library before the hash of its sources."""
+
+_STANDIN: Final = _PACKAGE / "conformance" / "hip" / "standin_hip.c"
 
 # Results must not depend on the compiler: no contraction of products and sums, no assumption about NaN.
 _CORE_FLAGS: Final = (
@@ -105,6 +108,15 @@ def compile_core(output: Path = CORE_LIBRARY) -> Path:
         str(_CORE / "core.c"),
     ]
     return _compile("the emulator's core", command, (*_CORE_LINK_FLAGS, "-lm"), output)
+
+
+def compile_standin(output: Path) -> Path:
+    """Compile the stand-in for HIP's runtime to ``output``, in one step.
+
+    Raises:
+        BuildError: there is no C compiler, or it fails.
+    """
+    return _compile("the stand-in for HIP", [*c_compiler(), *_FLAGS, str(_STANDIN)], (), output)
 
 
 def core_version() -> str:

@@ -42,7 +42,7 @@ class Built:
         scratch_size: bytes of workspace that the code takes.
         optional: uids of results that nothing in the graph reads and nobody has marked as outputs.
         is_variant: True if it was made for other dims, or other results, than those that the host was told of.
-        refresh: compiles again, for code from a cache that does not load.
+        is_unproven: True if no code serves on this device before it was checked there.
     """
 
     graph: Graph
@@ -53,6 +53,7 @@ class Built:
     options: Options
     optional: frozenset[int] = frozenset()
     is_variant: bool = False
+    is_unproven: bool = False
     _lock: threading.Lock = field(default_factory=fork_safe_lock)
     _loaded: weakref.WeakValueDictionary[Device, Executable] = field(default_factory=weakref.WeakValueDictionary)
 
@@ -81,6 +82,7 @@ class Built:
             BadParamError: the device is of another kind than the one that the code is for.
             ExecutionError: the device is not there, or does not load the code.
             QuarantinedError: the code computes wrong results there.
+            NotSupportedError: it has to be checked there, and cannot be.
         """
         with self._lock:
             executable = self._loaded.get(device)
@@ -90,8 +92,8 @@ class Built:
                         f"the plan of graph '{self.graph.name}' is for {self.target}, {device} is {device.target}"
                     )
                 executable, self.code = load_code(self.graph, self.code, device, self.options)
-                if self.options.verify_first:
-                    quarantine.verify(self.graph, self.code, executable, self.options)
+                if self.options.verify_first or self.is_unproven:
+                    quarantine.verify(self.graph, self.code, executable, self.options, is_needed=self.is_unproven)
                 self._loaded[device] = executable
             return executable
 

@@ -1,8 +1,8 @@
 """Which graphs the engine claims beside other providers: all, those that nobody else takes, none, or by rules.
 
 hipDNN asks every engine; one that claims a graph can be chosen for it. On a GPU the default is modest until a self-test
-has passed on that device: only graphs that AMD's own providers decline. Where no other engine plugin is loaded, nobody
-else can take a graph, and all are claimed.
+has passed on that device: what other engines in the process may take is left to them. Which those are decides, by their
+names; where there is none, nobody else can take a graph, and all are claimed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fusilli_plugin.engine.importers import Elsewhere, elsewhere
+from fusilli_plugin.engine.other_plugins import Company
 from fusilli_plugin.errors import BadParamError
 from graph_api import DataType, Graph, Node, PointwiseMode, Support
 from graph_api.ops.conv import ConvNode
@@ -68,7 +69,7 @@ class Claim(NamedTuple):
     rules: tuple[_ClaimRule, ...] = ()
 
     def decide(
-        self, graph: Graph, target: Target, has_passed: Callable[[], bool], has_company: Callable[[], bool]
+        self, graph: Graph, target: Target, has_passed: Callable[[], bool], others: Callable[[], Company]
     ) -> Support:
         """Whether the graph is claimed.
 
@@ -76,7 +77,7 @@ class Claim(NamedTuple):
             graph: what is asked for.
             target: what it would be compiled for.
             has_passed: tells whether the device passed its self-test.
-            has_company: tells whether another engine plugin is loaded, which could take the graph.
+            others: tells which other engine plugins are loaded.
         """
         undecided = False
         for node in graph.nodes:
@@ -84,16 +85,19 @@ class Claim(NamedTuple):
             if rule is not None and not rule.claim:
                 return Support.no(f"a rule of FUSILLI_CLAIM leaves {node.op} to others", node=node.name, rule="claim")
             undecided = undecided or rule is None
-        return self._by_policy(graph, has_passed, has_company) if undecided else Support.yes()
+        return self._by_policy(graph, has_passed, others) if undecided else Support.yes()
 
-    def _by_policy(self, graph: Graph, has_passed: Callable[[], bool], has_company: Callable[[], bool]) -> Support:
+    def _by_policy(self, graph: Graph, has_passed: Callable[[], bool], others: Callable[[], Company]) -> Support:
         if self.policy == "off":
             return Support.no("FUSILLI_CLAIM=off", rule="claim")
         if self.policy == "all" or (not self.policy and has_passed()):
             return Support.yes()
-        if _others_may_accept(graph) and has_company():
+        operation = _taken_elsewhere(graph)
+        takers = others().takers(operation) if operation else []
+        if takers:
             why = "FUSILLI_CLAIM=fallback" if self.policy else "until `fusilli selftest` has passed on this device"
-            return Support.no(f"other providers may accept this graph, and it is left to them: {why}", rule="claim")
+            reason = f"{', '.join(takers)} may accept this graph, and it is left to others: {why}"
+            return Support.no(reason, rule="claim")
         return Support.yes()
 
 
@@ -147,25 +151,26 @@ def _rule(rule: Any, where: str) -> _ClaimRule:
     return _ClaimRule(claim=rule["claim"], **patterns)
 
 
-def _others_may_accept(graph: Graph) -> bool:
-    """Whether another provider may take the graph, told generously: a doubtful one counts as theirs.
+def _taken_elsewhere(graph: Graph) -> str:
+    """The operation around which some other provider may take the graph, "" if none may; a doubtful one counts.
 
     They take one convolution, matrix product or normalisation with up to three pointwise nodes behind it, single
     attention, pooling and simple pointwise nodes; all of it in f32, f16 and bf16 only.
     """
     outside = [tensor for tensor in graph.tensors if not tensor.is_virtual and tensor.value is None]
     if not all(tensor.data_type in _GPU_TYPES or tensor.data_type is DataType.INT32 for tensor in outside):
-        return False
+        return ""
     heads = [node for node in graph.nodes if not isinstance(node, PointwiseNode)]
     tails = [node for node in graph.nodes if isinstance(node, PointwiseNode)]
     if not heads:
-        return len(tails) == 1 and tails[0].attributes.mode in _STANDALONE
-    if len(heads) > 1:
-        return len(heads) == 2 and all(Elsewhere.IN_PAIRS in elsewhere(node) for node in heads)
+        return "pointwise" if len(tails) == 1 and tails[0].attributes.mode in _STANDALONE else ""
     head = heads[0]
+    if len(heads) > 1:
+        in_pairs = len(heads) == 2 and all(Elsewhere.IN_PAIRS in elsewhere(node) for node in heads)
+        return head.op if in_pairs else ""
     if isinstance(head, ConvNode) and head.attributes.is_mirrored:
-        return False
-    return _takes_tails(head, tails)
+        return ""
+    return head.op if _takes_tails(head, tails) else ""
 
 
 def _takes_tails(head: Node, tails: Sequence[PointwiseNode]) -> bool:

@@ -60,12 +60,12 @@ V = TypeVar("V")
 _told: Final[set[str]] = set()
 
 
-def _tell_once(text: str, *values: object) -> None:
+def _tell_once(level: int, text: str, *values: object) -> None:
     """A line in the log that says what was decided for this process."""
     line = text % values
     if line not in _told:
         _told.add(line)
-        _LOG.warning("%s", line)
+        _LOG.log(level, "%s", line)
 
 
 class _Memo(Generic[K, V]):
@@ -167,13 +167,13 @@ class FusilliEngine:
     # ---- hipdnn_backend.engine.PortableEngine
 
     def for_device(self, device: str) -> FusilliEngine:
-        """The engine on another device. It claims all that it can compile: the caller has chosen it.
+        """The engine on another device. It claims all that it can compile, unchecked: the caller has chosen it.
 
         Raises:
             EngineError: the name means nothing.
         """
         with as_engine_error("for_device"):
-            return FusilliEngine(device, options=replace(self.options, claim="all"))
+            return FusilliEngine(device, options=_as_chosen(self.options))
 
     def for_target(self, target: str) -> FusilliEngine:
         """The engine for a target that need not be in this machine. It claims all that it can compile.
@@ -183,7 +183,7 @@ class FusilliEngine:
         """
         with as_engine_error("for_target"):
             chosen = Target.parse(target)
-            return FusilliEngine(chosen.device, options=replace(self.options, claim="all"), target=chosen)
+            return FusilliEngine(chosen.device, options=_as_chosen(self.options), target=chosen)
 
     # ---- hipdnn_backend.engine.LayoutEngine
 
@@ -216,6 +216,8 @@ class FusilliEngine:
             if failed is not None:
                 return Support.no(f"it failed to compile in this process: {failed}", rule="compiler")
             return self._available(known.graph)
+        except NotSupportedError as error:
+            return Support.no(error.reason, node=error.node, rule=error.rule)
         except FusilliError as error:  # not remembered: a device may come, a cache may be filled
             return Support.no(str(error), rule="device" if isinstance(error, ExecutionError) else "options")
 
@@ -310,6 +312,7 @@ class FusilliEngine:
 
     def _examine(self, data: bytes) -> _Known:
         """What never changes about a graph: damaged, unknown, not served, or fine."""
+        _tell_once(logging.INFO, "%s", self.policy)
         try:
             source = decode_graph(data)
             graph = import_graph(source, self._reading_of(source))
@@ -321,7 +324,7 @@ class FusilliEngine:
             return _Known(None, Support.no(str(error), rule="graph"))
         except RecursionError:
             return _Known(None, Support.no("the graph is nested too deeply", rule="graph"))
-        claimed = self._claim.decide(graph, self.target, self._has_passed, self._has_company)
+        claimed = self._claim.decide(graph, self.target, self._has_passed, company)
         answer = support(graph, self.target) if claimed else claimed
         return _Known(graph, Support(answer.ok, answer.node, answer.rule, answer.reason), unread_results(source))
 
@@ -337,21 +340,37 @@ class FusilliEngine:
             "FUSILLI_WIRE_READING says so" if asked else "MIOpen is loaded" if others.has_miopen else "its name says so"
         )
         _tell_once(
-            "inv_variance of batchnorm inference is read as %s: %s; FUSILLI_WIRE_READING=batchnorm-variance or "
-            "batchnorm-inverse sets it", means, why,
+            logging.WARNING, "inv_variance of batchnorm inference is read as %s: %s; "
+            "FUSILLI_WIRE_READING=batchnorm-variance or batchnorm-inverse sets it", means, why,
         )  # fmt: skip
         return reading
 
-    def _has_company(self) -> bool:
-        others = company()
-        if others:
-            _tell_once("other engine plugins are loaded, and graphs that they may take are left to them: %s", others)
-            return True
-        _tell_once("no other engine plugin is loaded, so graphs are claimed that others could take (FUSILLI_CLAIM)")
-        return False
+    @cached_property
+    def policy(self) -> str:
+        """What is claimed here, and whether code is checked, in a line for the log."""
+        policy = self._claim.policy
+        passed = self._target is None and self._has_passed()  # what is not here has been tested by nobody
+        if policy == "off":
+            claimed = "no graph is claimed"
+        elif policy == "all" or (passed and not policy):
+            claimed = "all graphs are claimed"
+        elif others := company():
+            claimed = f"graphs that other engine plugins may take are left to them: {others}"
+        else:
+            claimed = "no other engine plugin is loaded, so all graphs are claimed"
+        checks = self._is_unproven or self.options.verify_first
+        checked = "code is checked on the device before it serves" if checks else "code is not checked on the device"
+        tested = f"self-test {'passed' if passed else 'not passed'}; " if self.device.is_gpu else ""
+        ruled = ", but for the rules of FUSILLI_CLAIM" if self._claim.rules else ""
+        return f"{self.name} on {self.device}: {tested}{claimed}{ruled}; {checked}"
 
     def _has_passed(self) -> bool:
         return not self.device.is_gpu or quarantine.has_passed_selftest(self.device, self.options)
+
+    @cached_property
+    def _is_unproven(self) -> bool:
+        """Whether nothing serves here that was not checked on the device."""
+        return self.options.verify_first is None and self._target is None and not self._has_passed()
 
     def _available(self, graph: Graph) -> Support:
         """Whether what it takes to build is here: an engine that claims and then fails takes the graph from others."""
@@ -376,6 +395,8 @@ class FusilliEngine:
             refusal = known_refusal(graph, self.target, self.options)
             if refusal:
                 return Support.no(refusal, rule="compiler")
+        if self._is_unproven:
+            quarantine.require_affordable(graph, self.device)
         here = self._target is None  # what runs elsewhere has not been tried here
         if here and quarantine.is_quarantined(graph, self.target, self.device, self.options):
             return Support.no("its code gave wrong results on this device and is quarantined", rule="quarantine")
@@ -440,7 +461,7 @@ class FusilliEngine:
                 raise
             code = compile_code(graph, self.target, options, refresh=True)
             size = workspace_size(load_module(code.vmfb))
-        return Built(graph, self.target, code, settings, size, options, optional)
+        return Built(graph, self.target, code, settings, size, options, optional, is_unproven=self._is_unproven)
 
     def _restored(self, payload: bytes) -> Built:
         from iree_bridge.artifact.artifact import Artifact
@@ -479,7 +500,15 @@ class FusilliEngine:
         options = replace(self.options, extra_flags=(*self.options.extra_flags, *settings.flags))
         results = {uid for node in artifact.graph.nodes for uid in (t.uid for t in node.outputs.values())}
         optional = results & set(_uids(artifact.made_by.get("optional", "")))
-        return Built(artifact.graph, self.target, compiled, settings, size, options, frozenset(optional))
+        return Built(
+            artifact.graph, self.target, compiled, settings, size, options, frozenset(optional),
+            is_unproven=self._is_unproven,
+        )  # fmt: skip
+
+
+def _as_chosen(options: Options) -> Options:
+    """For those who have chosen the engine: nothing is left to others, and code is checked if that is asked for."""
+    return replace(options, claim="all", verify_first=bool(options.verify_first))
 
 
 def _require_memory(built: Built, device: Device) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from fusilli_ground.files import write_whole
-from fusilli_plugin.checks.arrays import save_outputs
 from fusilli_plugin.fuzz.cases import Array, Case, save_case
 from fusilli_plugin.fuzz.examine import Examiner, Setting, Verdict
 from graph_api import FusilliError, GraphError, TensorAttr
+from iree_bridge.artifact.arrays import save_outputs
 from iree_bridge.compile import reproducer, versions
 from iree_bridge.compile.compiler import emit, recipe_for
 

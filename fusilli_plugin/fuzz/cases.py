@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from fusilli_ground.files import write_whole
-from fusilli_plugin.checks.arrays import load_inputs, save_outputs
 from fusilli_plugin.testing.graphs.custom import with_references
 from fusilli_plugin.testing.graphs.inputs import inputs as random_inputs
 from graph_api import Graph, TensorAttr
+from iree_bridge.artifact.arrays import load_inputs, save_outputs
 
 __all__ = ["GRAPH", "INPUTS", "Array", "Case", "document_of", "load_case", "save_case"]
 

@@ -1,7 +1,8 @@
-"""One HTML page about a model (``templates/page.html``): no scripts, nothing from the network, all text escaped."""
+"""HTML pages (``templates``) about models and self-tests: no scripts, nothing from the network, all text escaped."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from hipdnn_backend.offload.program.program import Program, Space
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["page"]
+__all__ = ["page", "selftest_page"]
 
 
 def page(name: str, device: str, program: Program, rows: Sequence[StepRow], about: Mapping[str, Any]) -> str:
@@ -29,7 +30,7 @@ def page(name: str, device: str, program: Program, rows: Sequence[StepRow], abou
         rows: see `step_rows`.
         about: see `hipdnn_backend.offload.Model.about`.
     """
-    return _template().render(
+    return _template("page.html").render(
         name=name,
         device=device,
         facts=_facts(program, rows, about),
@@ -42,8 +43,30 @@ def page(name: str, device: str, program: Program, rows: Sequence[StepRow], abou
     )
 
 
+def selftest_page(document: Mapping[str, Any], facts: Sequence[tuple[str, str]]) -> str:
+    """A page about a report of `fusilli selftest`.
+
+    Args:
+        document: what `fusilli_plugin.checks.selftest_report.read_report` gives.
+        facts: what stands above.
+    """
+    operations: dict[str, Counter[str]] = {}
+    for case in document["cases"]:
+        for name in case["operations"]:
+            counts = operations.setdefault(name, Counter())
+            counts["all"] += 1
+            counts[case["outcome"] if case["outcome"] in ("right", "declined") else "off"] += 1
+    first = ("wrong", "failed", "declined", "skipped", "right")
+    cases = sorted(document["cases"], key=lambda case: first.index(case["outcome"]))
+    rows = [
+        (name, {key: counts[key] for key in ("all", "right", "declined", "off")})
+        for name, counts in sorted(operations.items())
+    ]
+    return _template("selftest.html").render(document=document, facts=facts, operations=rows, cases=cases)
+
+
 @cache
-def _template() -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     import jinja2  # slow to load, and few runs write a page
 
     environment = jinja2.Environment(
@@ -55,7 +78,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters |= {"bytes": bytes_text, "time": time_text}
-    return environment.get_template("page.html")
+    return environment.get_template(name)
 
 
 def _shown(value: object) -> object:

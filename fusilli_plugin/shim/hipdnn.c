@@ -488,6 +488,13 @@ EXPORT status_t hipdnnEnginePluginSerializeExecutionContext(handle_t* handle, vo
   return status;
 }
 
+// hipDNN of summer 2026 calls this one, and no longer the one above.
+EXPORT status_t hipdnnEnginePluginSerializeExecutionContextWithEngineId(handle_t* handle, int64_t id, void* context,
+                                                                        const_data_t* serialized) {
+  REQUIRE(id == fusilli_python.engine_id, "the engine is not of this plugin");
+  return hipdnnEnginePluginSerializeExecutionContext(handle, context, serialized);
+}
+
 EXPORT status_t hipdnnEnginePluginDestroySerializedExecutionContext(handle_t* handle, const_data_t* serialized) {
   GUARDED;
   REQUIRE(handle, "the handle is NULL");

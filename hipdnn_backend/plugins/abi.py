@@ -113,6 +113,8 @@ OPTIONAL: dict[str, tuple[Any, ...]] = {
         POINTER(POINTER(c_int64)),
     ),
     "hipdnnEnginePluginSerializeExecutionContext": (_HANDLE, _CONTEXT, _DATA),
+    # of summer 2026, in the place of the one above
+    "hipdnnEnginePluginSerializeExecutionContextWithEngineId": (_HANDLE, c_int64, _CONTEXT, _DATA),
     "hipdnnEnginePluginDestroySerializedExecutionContext": (_HANDLE, _DATA),
     "hipdnnEnginePluginCreateExecutionContextFromSerialized": (_HANDLE, _DATA, _OUT_POINTER),
 }

@@ -437,13 +437,17 @@ class PluginPlan:
         Raises:
             EngineError: the plan is closed or the plugin cannot serialize it.
         """
-        name, out = "hipdnnEnginePluginSerializeExecutionContext", ConstData()
-        destroy = "hipdnnEnginePluginDestroySerializedExecutionContext"
+        out, destroy = ConstData(), "hipdnnEnginePluginDestroySerializedExecutionContext"
+        newest = "hipdnnEnginePluginSerializeExecutionContextWithEngineId"
+        with_id = self._library.has(newest)
+        name = newest if with_id else "hipdnnEnginePluginSerializeExecutionContext"
         for needed in (name, destroy, "hipdnnEnginePluginCreateExecutionContextFromSerialized"):
             if not self._library.has(needed):
                 raise EngineError(self._library.where(needed), "the plugin lacks this, so it serializes no plans")
         with self._library.handle() as handle:
-            self._library.call(name, handle, self._open_context(), byref(out))
+            context = self._open_context()
+            arguments = (self._engine.id, context) if with_id else (context,)
+            self._library.call(name, handle, *arguments, byref(out))
             return self._engine.taken(name, out, destroy, handle)
 
     def close(self) -> None:

@@ -16,9 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graph_api import DataType, FusilliError, Graph, TensorAttr
-from graph_api.numerics import Comparison, compare, evaluate
+from graph_api.numerics import Comparison, Evaluation, compare, evaluate
+from iree_bridge.artifact.slices import Slice, slice_of
 
-__all__ = ["RULE", "Sample", "TestVector", "make_inputs", "make_vector"]
+__all__ = [
+    "RULE",
+    "Sample",
+    "TestVector",
+    "affordable",
+    "make_inputs",
+    "make_sampled_vector",
+    "make_vector",
+    "positions",
+    "too_expensive",
+]
 
 RULE: Final = "splitmix64-1"
 """Name of the rule of :func:`make_inputs`; a change of the rule is another name."""
@@ -110,7 +121,7 @@ def make_inputs(graph: Graph, seed: int) -> dict[TensorAttr, NDArray[Any]]:
 
 def make_vector(graph: Graph, seed: int = 0) -> TestVector | str:
     """The test vector of a validated graph, or the reason why there is none: its reference would take too long."""
-    reason = _too_expensive(graph)
+    reason = too_expensive(graph)
     if reason:
         return reason
     inputs = make_inputs(graph, seed)
@@ -118,17 +129,52 @@ def make_vector(graph: Graph, seed: int = 0) -> TestVector | str:
         evaluation = evaluate(graph, {tensor.uid: array for tensor, array in inputs.items()})
     except FusilliError as error:
         return f"the graph has no reference: {error}"
+    return TestVector(seed, _samples(graph, evaluation, seed))
+
+
+def affordable(graph: Graph) -> Graph | Slice | str:
+    """What `make_sampled_vector` computes: the graph, some entries of its batch, or the reason why neither."""
+    reason = too_expensive(graph)
+    if not reason:
+        return graph
+    for count in (2, 1):
+        part = slice_of(graph, count)
+        if part is not None and not too_expensive(part.graph):
+            return part
+    return reason
+
+
+def make_sampled_vector(graph: Graph, seed: int = 0) -> TestVector | str:
+    """`make_vector`, of the first and last entries of the batch where the whole would take too long."""
+    part = affordable(graph)
+    if not isinstance(part, Slice):
+        return part if isinstance(part, str) else make_vector(graph, seed)
+    inputs = part.inputs(make_inputs(graph, seed))
+    try:
+        evaluation = evaluate(part.graph, inputs)
+    except FusilliError as error:
+        return f"the graph has no reference: {error}"
+    samples: dict[int, Sample] = {}
+    found = _samples(part.graph, evaluation, seed)
+    for tensor in graph.arguments().outputs:
+        sample = found[tensor.uid]
+        samples[tensor.uid] = Sample(part.positions(tensor, sample.indices), sample.expected, sample.bound)
+    return TestVector(seed, samples)
+
+
+def _samples(graph: Graph, evaluation: Evaluation, seed: int) -> dict[int, Sample]:
+    """What is expected of each result, by uid."""
     samples: dict[int, Sample] = {}
     for position, tensor in enumerate(graph.arguments().outputs):
         expected = evaluation.values[tensor]
         bound = np.broadcast_to(evaluation.errors[tensor], expected.shape)
-        indices = _positions(expected.size, seed + position)
+        indices = positions(expected.size, seed + position)
         samples[tensor.uid] = Sample(
             indices,
             np.ascontiguousarray(expected.reshape(-1)[indices], np.float64),
             np.ascontiguousarray(bound.reshape(-1)[indices], np.float64),
         )
-    return TestVector(seed, samples)
+    return samples
 
 
 def encode(array: NDArray[Any]) -> bytes:
@@ -173,7 +219,8 @@ def _values(bits: NDArray[np.uint64], dtype: DataType) -> NDArray[Any]:
     return ((bits >> np.uint64(40)).astype(np.float64) / 2.0**22 - 2.0).astype(np.float32)
 
 
-def _positions(size: int, stream: int) -> NDArray[np.int64]:
+def positions(size: int, stream: int) -> NDArray[np.int64]:
+    """Where a result of so many elements is looked at: everywhere, or at its corners and where the stream says."""
     if size <= MAX_SAMPLES:
         return np.arange(size, dtype=np.int64)
     drawn = (_splitmix64(stream, MAX_SAMPLES) % np.uint64(size)).astype(np.int64)
@@ -181,7 +228,8 @@ def _positions(size: int, stream: int) -> NDArray[np.int64]:
     return np.unique(drawn)
 
 
-def _too_expensive(graph: Graph) -> str:
+def too_expensive(graph: Graph) -> str:
+    """Why no vector of a graph is made, because its reference would take too long; "" if it would not."""
     elements = sum(tensor.volume for tensor in graph.tensors)
     if elements > _MAX_ELEMENTS:
         return f"its tensors have {elements} elements, over {_MAX_ELEMENTS}"

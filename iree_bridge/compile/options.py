@@ -92,8 +92,8 @@ class Options:
         engine_name: what the hipDNN plugin calls its engine (``FUSILLI_ENGINE_NAME``).
         claim: which graphs the hipDNN plugin claims: ``off``, ``fallback``, ``all`` or a file of rules
             (``FUSILLI_CLAIM``); "" is ``all`` on the CPU and on devices that passed the self-test, else ``fallback``.
-        verify_first: code is checked with a test vector on its device before it first serves
-            (``FUSILLI_VERIFY`` = ``never`` or ``first``).
+        verify_first: the plugin checks code with a test vector on its device before it first serves
+            (``FUSILLI_VERIFY`` = ``auto``, ``first`` or ``never``); None: on GPUs until the self-test has passed there.
         newest_dtypes: hipDNN graphs number data types from 16 on as the newest schema does (``FUSILLI_WIRE_DTYPES`` =
             ``settled`` or ``newest``).
         wire_reading: how ambiguous parts of hipDNN graphs are read, see ``fusilli_plugin.engine.importers.Reading``
@@ -116,7 +116,7 @@ class Options:
     log_level: str = "WARNING"
     engine_name: str = "FUSILLI_ENGINE"
     claim: str = ""
-    verify_first: bool = False
+    verify_first: bool | None = None
     newest_dtypes: bool = False
     wire_reading: tuple[str, ...] = ()
 
@@ -275,7 +275,7 @@ _FORMS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "log_level": lambda given: _level(_text(given)),
     "engine_name": _text,
     "claim": _text,
-    "verify_first": _flag,
+    "verify_first": lambda given: None if given is None else _flag(given),
     "newest_dtypes": _flag,
     "wire_reading": _texts,
 }
@@ -293,6 +293,10 @@ def _choice(no: str, yes: str) -> Callable[[str], bool]:
         return text.lower() == yes
 
     return parse
+
+
+def _verification(text: str) -> bool | None:
+    return None if text.lower() == "auto" else _choice("never", "first")(text)
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -322,7 +326,7 @@ _VARIABLES: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "FUSILLI_LOG_LEVEL": ("log_level", _level),
     "FUSILLI_ENGINE_NAME": ("engine_name", str),
     "FUSILLI_CLAIM": ("claim", str),
-    "FUSILLI_VERIFY": ("verify_first", _choice("never", "first")),
+    "FUSILLI_VERIFY": ("verify_first", _verification),
     "FUSILLI_WIRE_DTYPES": ("newest_dtypes", _choice("settled", "newest")),
     "FUSILLI_WIRE_READING": ("wire_reading", _list),
 }

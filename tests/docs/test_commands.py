@@ -17,9 +17,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from fusilli_plugin.checks.device_tests import DeviceTest
+from fusilli_plugin.checks.selftest_cases import Result, read_cases
+from fusilli_plugin.checks.selftest_report import make_report
 from fusilli_plugin.cli.ep_opt import ep_opt
 from fusilli_plugin.cli.main import cli
 from graph_api import DataType, Graph, PointwiseMode
+from iree_bridge import Device
 from tests.support.cudnn_files import cudnn_document
 from tests.support.pages import PAGES, ROOT, Block, Command, blocks, commands, spans
 
@@ -30,6 +34,7 @@ NOT_RUN = {
     "fusilli demo --model rapidocr_onnxruntime-1.4.4-py3-none-any.whl": "fetches a model; make demo is it",
     "fusilli install-plugin": "needs hipDNN",
     "fusilli selftest --device hip": "needs an AMD GPU",
+    "fusilli selftest --device cpu -o report.json": "minutes; tests/test_wheel.py runs it; report.json is there",
     "fusilli selftest --emulate gfx942": "minutes; test_commands.py of the emulator has two of its graphs",
     "FUSILLI_EXTRA_COMPILER_FLAGS=--iree-opt-level=O2 fusilli selftest --emulate gfx950": "minutes, as the one above",
     "FUSILLI_PYTHON=/opt/iree/bin/python fusilli selftest --emulate gfx942": "needs another build of IREE",
@@ -42,6 +47,7 @@ NOT_RUN = {
     "fusilli fuzz --device hip --engine ./libother_plugin.so": "needs an AMD GPU and another engine",
     "fusilli fuzz --device cpu --iree-compile old/iree-compile --against new/iree-compile": "needs two compilers",
     "fusilli fuzz --emulate gfx942 --raw padding,whole-sums": "ten minutes; tests/fusilli_plugin/fuzz has others",
+    "fusilli conformance /opt/rocm/lib/hipdnn_plugins/engines/libmiopen_plugin.so --junit miopen.xml": "needs AMD's",
     "fusilli reduce graph.json --emulate gfx942 -o small": "the graph is right; the page about it has one that runs",
     "fusilli check --suite fusion --device cpu": "minutes; tests/fusilli_plugin/checks/test_fusion.py has its cases",
 }
@@ -81,9 +87,16 @@ def _model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
+def _report() -> dict[str, object]:
+    """As `fusilli selftest` writes it."""
+    results = [Result(case.name, ("pointwise",), ("FLOAT",), "right") for case in read_cases()]
+    tests = [DeviceTest("stream order", "right", "2 streams of 64 executions")]
+    return make_report(Device.parse("cpu"), "", results, tests, 100.0)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """graph.json, model.onnx, a folder of logged graphs, and the commands of an installed environment."""
+    """graph.json, model.onnx, report.json, a folder of logged graphs, and the commands of an installed environment."""
     work, programs = tmp_path / "work", tmp_path / "bin"
     for each in (work, programs, work / "graphs", tmp_path / "cache"):
         each.mkdir(mode=0o700)
@@ -91,6 +104,7 @@ def folder(tmp_path: Path) -> Path:
         path.write_text(_graph().to_json())
     (work / "cudnn_graph.json").write_text(json.dumps(cudnn_document(_graph())))
     onnx.save(_model(), work / "model.onnx")
+    (work / "report.json").write_text(json.dumps(_report()))
     (work / "tests").symlink_to(ROOT / "tests")
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     for name, where in scripts.items():

@@ -16,7 +16,7 @@ from typing import Any
 
 from fusilli_ground.texts import say
 from graph_api import DataType, FusilliError
-from tests.support import served
+from tests.support import served, versions
 
 __all__ = ["BEGIN", "END", "TARGETS", "Entry", "dumps", "loads", "main", "page", "render", "with_table"]
 
@@ -35,6 +35,14 @@ written, and nothing read outside the buffers. Some are right only where the sum
 as AMD's simulator of gfx950 has it (`docs/gpu_findings.md` counts them). No case has run on AMD hardware.
 
 {by_rule}
+## Versions
+
+What has run, by `make test-versions`: a sample of the tests ({samples}), and the self-test on the CPU. Versions of IREE
+other than the pinned one are refused when the package is used, since code depends on them; for these rows the check was
+told of the other series. {versions_off}
+
+{versions}
+
 ## By operation and data type
 
 {by_type}
@@ -120,7 +128,15 @@ def page(entries: Sequence[Entry]) -> str:
     for entry in sorted(entries, key=lambda entry: entry.case):
         outcomes = [entry.outcomes.get(target, "not tried") for target in targets]
         by_case.append(_row([f"`{entry.case}`", f"`{entry.op}`", entry.dtype, entry.layout, *outcomes]))
-    return _PAGE.format(by_rule=served.section(), by_type="\n".join(by_type), by_case="\n".join(by_case))
+    document = json.loads(versions.FILE.read_text(encoding="utf-8"))
+    return _PAGE.format(
+        by_rule=served.section(),
+        by_type="\n".join(by_type),
+        by_case="\n".join(by_case),
+        versions=versions.section(document),
+        samples=versions.samples(document),
+        versions_off=versions.not_run(document),
+    )
 
 
 def _targets(entries: Sequence[Entry]) -> list[str]:

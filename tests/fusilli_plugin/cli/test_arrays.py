@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fusilli_plugin.checks.arrays import load_inputs, save_outputs
 from graph_api import DataType, Graph, GraphError, PointwiseMode
+from iree_bridge.artifact.arrays import load_inputs, save_outputs
 
 ONES = np.ones((2, 3), np.float32)
 

@@ -13,6 +13,7 @@ from click.testing import Result
 
 from fusilli_plugin import plugin_dir
 from fusilli_plugin.checks import selftest
+from fusilli_plugin.checks.selftest_cases import read_cases
 from fusilli_plugin.edge import install
 from fusilli_plugin.engine import quarantine
 from graph_api import Graph, TensorAttr
@@ -84,8 +85,8 @@ def test_a_plugin_folder_that_is_named_elsewhere_is_noted(
 @pytest.fixture
 def two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shorter self-test."""
-    names = ("conv+bias+ReLU FLOAT", "layer norm HALF")
-    monkeypatch.setattr(selftest, "GRAPHS", {name: selftest.GRAPHS[name] for name in names})
+    cases = [case for case in read_cases() if case.name in ("conv+bias+ReLU FLOAT", "layer norm HALF")]
+    monkeypatch.setattr("fusilli_plugin.cli.selftest.read_cases", lambda: cases)
 
 
 @pytest.mark.iree_cpu
@@ -93,45 +94,49 @@ def two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_selftest_is_remembered(fusilli: Fusilli, cold_cache: Path) -> None:
     result = fusilli("selftest", "--device", "cpu", "--release")
     assert result.exit_code == 0, result.output
-    assert "cpu: 2 graphs are right" in result.output
+    assert "cpu: 2 right of 2 graphs" in result.output
+    assert "cpu: stream order: right: 2 streams of 64 executions" in result.output
+    assert "cpu: saved plans: right: 4 plans" in result.output
     assert "0 graphs are no longer in quarantine" in result.output
     assert quarantine.has_passed_selftest(Device.parse("cpu"), Options.from_env())
     document = json.loads(fusilli("selftest", "--device", "cpu", "--json").stdout)
     assert (document["device"], document["ok"], document["released"]) == ("cpu", True, 0)
-    assert set(document["seen"]) == set(selftest.GRAPHS)
+    assert [case["name"] for case in document["cases"]] == ["conv+bias+ReLU FLOAT", "layer norm HALF"]
 
 
 @pytest.mark.iree_cpu
 @pytest.mark.usefixtures("two_graphs")
 def test_a_wrong_result_fails_the_selftest(fusilli: Fusilli, cold_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong:
-        def __init__(self, graph: Graph, device: str) -> None:
-            self._right = build(graph, device=device)
+        def __init__(self, graph: Graph, device: Device, *, options: Options) -> None:
+            self._right = build(graph, device=device, options=options)
 
         def run(self, pack: dict[TensorAttr, np.ndarray]) -> None:
             self._right.run(pack)
             for tensor in self._right.outputs:
                 pack[tensor].flat[-1] += 1
 
-    monkeypatch.setattr(selftest, "build", Wrong)
+    monkeypatch.setattr("fusilli_plugin.checks.selftest_cases.build", Wrong)
     result = fusilli("selftest", "--device", "cpu")
     assert result.exit_code == 1
-    assert "conv+bias+ReLU FLOAT: device cpu computes wrong results: 'y' WRONG" in result.stderr
+    assert "conv+bias+ReLU FLOAT: wrong: 'y' WRONG" in result.stderr
     assert not quarantine.has_passed_selftest(Device.parse("cpu"), Options.from_env())
 
 
 @pytest.mark.parametrize(
     ("page", "text"),
     [
-        ("command_line.md", "{} graphs of the kinds that compilers get wrong"),
-        ("emulator.md", "with fewer images; {}, exit status"),
-        ("gpu_findings.md", "`fusilli selftest --device hip` runs {} graphs"),
-        ("hipdnn_engine.md", "# {} graphs; until they are right"),
+        ("command_line.md", "{all} graphs of all operations"),
+        ("command_line.md", "runs {emulated} of them"),
+        ("emulator.md", "with fewer images; {emulated}, exit status"),
+        ("gpu_findings.md", "`fusilli selftest --device hip` runs {all} graphs"),
+        ("reports.md", "{all} graphs"),
     ],
 )
 def test_the_pages_say_how_many_graphs_the_selftest_has(page: str, text: str) -> None:
     docs = Path(__file__).resolve().parents[3] / "docs"
-    assert text.format(len(selftest.GRAPHS)) in (docs / page).read_text("utf-8")
+    numbers = {"all": len(read_cases()), "emulated": len(selftest.SMALL)}
+    assert text.format(**numbers) in (docs / page).read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["experts HALF", "experts, gradients HALF"])

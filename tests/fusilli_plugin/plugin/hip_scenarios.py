@@ -7,7 +7,10 @@ hardware: kernels are played by Python. What is shown is devices, streams, alloc
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import resource
+import shutil
 import signal
 import struct
 import sys
@@ -23,7 +26,7 @@ import numpy as np
 
 from fusilli_plugin.errors import BadParamError
 from hipdnn_backend.engine import engine_id
-from hipdnn_backend.plugins.abi import ConstData, DeviceBuffer, declare
+from hipdnn_backend.plugins.abi import CALLBACK, ConstData, DeviceBuffer, declare
 from hipdnn_backend.plugins.library import const_data
 from hipdnn_backend.wire import EngineConfig, KnobSetting, decode_graph, encode_engine_config
 from tests.fusilli_plugin.plugin.hosting import GRAPHS
@@ -481,7 +484,7 @@ def scale_graph() -> bytes:
 
 
 def wrong_code(hip: Standin, plugin: Raw) -> None:
-    """FUSILLI_VERIFY=first: code that computes something else on a device never serves; its graph is declined."""
+    """Code that computes something else on a device never serves; its graph is declined."""
 
     def play(name: str, stream: int, arguments: Sequence[int]) -> int:
         a, b, y = map(floats, arguments)
@@ -504,7 +507,7 @@ def wrong_code(hip: Standin, plugin: Raw) -> None:
 
 
 def right_code(hip: Standin, plugin: Raw) -> None:
-    """FUSILLI_VERIFY=first: code that is right serves, and is not checked again."""
+    """Code that is right serves, and is not checked again."""
     hip.play(play_add)
     handle = plugin.handle(A)
     for number in range(2):
@@ -516,6 +519,69 @@ def right_code(hip: Standin, plugin: Raw) -> None:
         check(pack)
         plugin("DestroyExecutionContext", handle, context)
         hip.take()
+
+
+def checked_before(hip: Standin, plugin: Raw) -> None:
+    """Code that another process has checked on this device is not checked again."""
+    hip.play(play_add)
+    assert plugin.applies(plugin.handle(A), ADD)
+    assert not launches(hip)
+
+
+def unaffordable(hip: Standin, plugin: Raw) -> None:
+    """What would take too long to check is declined before it is compiled, until the self-test has passed."""
+    from tests.fusilli_plugin.plugin.shapes import conv, wire_bytes
+
+    graph = wire_bytes(conv((32, 256, 56, 56), (256, 256, 3, 3), direction="wgrad", padding=1))
+    assert not plugin.applies(plugin.handle(A), graph)
+    engine = attached().plugin._engine(0)
+    answer = engine.support(graph)
+    assert answer.rule == "unverified", answer
+    assert "`fusilli selftest --device hip:0` has not passed there" in answer.reason
+    assert not hip.take("module_load")
+
+
+def proven(hip: Standin, plugin: Raw) -> None:
+    """Where the self-test has passed nothing is checked, and all is claimed."""
+    from fusilli_plugin.engine import quarantine
+    from iree_bridge import Device, Options
+
+    quarantine.record_selftest(Device.parse("hip"), Options.from_env())
+    assert plugin.applies(plugin.handle(A), ADD)
+    assert not launches(hip)
+
+
+def claimed_is_served(hip: Standin, plugin: Raw) -> None:
+    """Whatever the environment is, a graph that is claimed is built, executed and right; else the reason is told.
+
+    SWEEP has the condition: variables, a limit of file sizes, what is done to the cache behind the claim.
+    """
+    condition = json.loads(os.environ["SWEEP"])
+    for name, value in condition.get("variables", {}).items():
+        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+    if "file_size" in condition:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (condition["file_size"],) * 2)
+    lines: list[str] = []
+    callback = CALLBACK(lambda severity, message: lines.append((message or b"").decode()))
+    plugin.functions["hipdnnPluginSetLoggingCallback"](callback)
+    hip.play(play_add)
+    handle = plugin.handle(A)
+    served = plugin.applies(handle, ADD)
+    if not served:
+        declined = [line for line in lines if "declined" in line or "serves no graph in this process" in line]
+        assert declined, lines
+        sys.stdout.write(f"declined {declined[0]}\n")
+        return
+    if "spoil" in condition:
+        shutil.rmtree(condition["spoil"])
+        os.mkdir(condition["spoil"])
+        os.chmod(condition["spoil"], 0o777)
+    for each in (handle, plugin.handle(B)):
+        context, _ = plugin.build(each)
+        pack = pack_of(hip)
+        assert plugin.execute(each, context, pack) == 0, plugin.error()
+        check(pack)
+    sys.stdout.write("served\n")
 
 
 def warmed(hip: Standin, plugin: Raw) -> None:

@@ -24,7 +24,7 @@ from dataclasses import replace
 from fusilli_plugin.engine.other_plugins import company
 from fusilli_plugin.engine.engine import FusilliEngine
 from iree_bridge import Options
-logging.basicConfig(format="LOG %(message)s", stream=sys.stdout)
+logging.basicConfig(format="LOG %(message)s", stream=sys.stdout, level="INFO")
 graphs, reading, *plugins = sys.argv[1:]
 libraries = [ctypes.CDLL(path) for path in plugins]
 options = replace(Options.from_env(), claim="fallback", wire_reading=tuple(filter(None, reading.split(","))))
@@ -49,7 +49,10 @@ def test_alone_all_is_claimed_and_told_once(tmp_path: Path) -> None:
     text = claims(tmp_path / "cache")
     assert " claim\n" not in text
     assert text.count(" yes\n") == 2 * len(list(GRAPHS.glob("*.bin")))
-    assert text.count("LOG no other engine plugin is loaded") == 1
+    assert (
+        text.count("LOG FUSILLI_ENGINE on cpu: no other engine plugin is loaded, so all graphs are claimed; code is ")
+        == 1
+    )
     assert text.count("LOG inv_variance of batchnorm inference is read as 1 / sqrt(variance + epsilon)") == 1
     assert "read as batchnorm_inference\n" in text
 
@@ -62,7 +65,7 @@ def test_our_own_plugin_is_no_company(tmp_path: Path) -> None:
 def test_beside_others_graphs_are_left_to_them(tmp_path: Path) -> None:
     text = claims(tmp_path / "cache", compile_tiny_plugin(tmp_path / "libother.so", "OTHER_ENGINE"))
     assert "conv claim\n" in text
-    assert f"left to them: {tmp_path}/libother.so" in text
+    assert f"graphs that other engine plugins may take are left to them: {tmp_path}/libother.so (OTHER_ENGINE)" in text
     assert "read as batchnorm_inference\n" in text
 
 

@@ -48,7 +48,7 @@ typedef struct {
   void (*reset)(void);
 } hip_t;
 
-// The records of tests/support/standin_hip/standin_hip.c.
+// The records of fusilli_plugin/conformance/hip/standin_hip.c.
 typedef struct event {
   char call[32];
   char kernel[96];

@@ -13,11 +13,12 @@ from typing import Final
 
 import pytest
 
+import fusilli_plugin
 from fusilli_ground.gpu_runtime import PROTOTYPES
 
 __all__ = ["Event", "Standin", "build"]
 
-_SOURCE: Final = Path(__file__).with_name("standin_hip.c")
+_SOURCE: Final = Path(fusilli_plugin.__file__).parent / "conformance" / "hip" / "standin_hip.c"
 
 
 def build(folder: Path, *, cuda: bool = False, without: Sequence[str] = ()) -> Path:

@@ -1,7 +1,8 @@
-// A stand-in for libamdhip64.so: the HIP calls that IREE's hip driver and hip-python make, over host memory.
+// A stand-in for libamdhip64.so: the HIP calls that IREE's hip driver and hip-python make, over host memory. For tests, and
+// for `fusilli conformance` on machines without HIP.
 //
 // Nothing is executed on a GPU. Copies happen at once; a kernel launch is recorded and then handed to a handler that the
-// test installs (it plays the kernel), or does nothing. What this can show is the order of calls, the stream of each
+// process installs (it plays the kernel), or does nothing. What this can show is the order of calls, the stream of each
 // launch and copy, the arguments of each kernel, allocation counts and how failures are reported. It says nothing about
 // how code runs on AMD hardware.
 //
@@ -54,6 +55,7 @@ static char failing_call[32];
 static int failing_error;
 static int failing_after;
 static int64_t live_bytes;
+static uint64_t launch_count;  // of all kernels, whatever was reset
 static uint64_t capturing;  // stream that is captured into a graph, 0 for none
 static uint64_t capture_violations;
 static uint64_t next_stream = 0x1000;
@@ -119,6 +121,7 @@ EXPORT uint64_t standin_event_count(void) { return event_count; }
 EXPORT const standin_event_t* standin_event(uint64_t index) { return index < event_count ? &events[index] : NULL; }
 EXPORT uint64_t standin_event_size(void) { return sizeof(standin_event_t); }
 EXPORT int64_t standin_live_bytes(void) { return live_bytes; }
+EXPORT uint64_t standin_launch_count(void) { return launch_count; }
 EXPORT void standin_set_kernel(standin_kernel_t handler) { kernel_handler = handler; }
 
 EXPORT void standin_reset(void) {
@@ -476,6 +479,7 @@ EXPORT int hipModuleLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigne
   event->block[0] = bx; event->block[1] = by; event->block[2] = bz;
   event->argument_count = function->argument_count;
   for (uint32_t i = 0; i < function->argument_count; ++i) memcpy(&event->arguments[i], parameters[i], 8);
+  ++launch_count;
   standin_event_t played = *event;
   standin_kernel_t handler = kernel_handler;
   finish();
