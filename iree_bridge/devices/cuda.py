@@ -14,7 +14,7 @@ from typing import Any, Final
 from fusilli_ground.locks import fork_safe_lock
 from graph_api.errors import ExecutionError
 
-__all__ = ["arch", "device_count", "synchronize"]
+__all__ = ["arch", "device_count", "enter", "synchronize"]
 
 _NO_DEVICE: Final = 100
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
@@ -53,6 +53,14 @@ def arch(index: int) -> str:
         if known == (8, 0) <= seen or (known[0] == seen[0] and known <= seen):
             return f"sm_{known[0]}{known[1]}"
     raise ExecutionError(f"device 'cuda:{index}' has compute capability {seen[0]}.{seen[1]}; 8.0 or newer is needed")
+
+
+def enter(index: int) -> None:
+    """Makes the primary context of a device the calling thread's current one.
+
+    IREE's driver works in whatever context the thread has; it sets one in the thread only that opens the device.
+    """
+    _call("cuCtxSetCurrent", ctypes.c_void_p(_primary_context(index)))
 
 
 def synchronize(index: int, stream: int | None = None) -> None:
@@ -96,17 +104,21 @@ def _attribute(index: int, attribute: int) -> int:
 @contextmanager
 def _current(index: int) -> Iterator[None]:
     """Makes the primary context of a device, which IREE and PyTorch use too, the calling thread's current one."""
+    _call("cuCtxPushCurrent_v2", ctypes.c_void_p(_primary_context(index)))
+    try:
+        yield
+    finally:
+        _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+def _primary_context(index: int) -> int:
     context = _contexts.get(index)
     if context is None:
         device, handle = ctypes.c_int(), ctypes.c_void_p()
         _call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(index))
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(handle), device)
         context = _contexts.setdefault(index, handle.value or 0)
-    _call("cuCtxPushCurrent_v2", ctypes.c_void_p(context))
-    try:
-        yield
-    finally:
-        _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+    return context
 
 
 def _call(function: str, *arguments: Any) -> None:

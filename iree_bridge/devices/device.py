@@ -142,7 +142,7 @@ class Device:
         return _process().open(chosen, self.index, self.stream)
 
     def enter(self) -> None:
-        """Notes that this process uses the device, for work that IREE's driver has no part in.
+        """Notes that this process uses the device; on CUDA, IREE's driver works on it in this thread then.
 
         Raises:
             ExecutionError: the device is not there, or was used before a fork of this process.
@@ -164,6 +164,7 @@ class Device:
         """Makes what the caller enqueued on a GPU before now visible to work that is enqueued after this."""
         if self.kind == "cuda":
             cuda.synchronize(self.index, self.stream)
+            cuda.enter(self.index)
         elif self.kind == "hip" and self.stream is None:
             hip.synchronize(self.index)
 
@@ -235,6 +236,8 @@ class _Process:
         if driver in ("hip", "cuda"):
             self._check_index(driver, index)
             self._entered.add(driver)
+        if driver == "cuda":
+            cuda.enter(index)
 
     def set_threads(self, count: int) -> None:
         with self._lock:

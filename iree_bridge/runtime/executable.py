@@ -98,6 +98,8 @@ class Executable:
         if self.device.kind == "hip":
             self._in_driver = True
             self._refuse_capture()
+        if self.device.kind == "cuda":
+            self.device.enter()
         return Program(self._module, self.device, driver, self._arguments, self.workspace_size)
 
     def _refuse_capture(self) -> None:
@@ -345,6 +347,8 @@ class Executable:
 
     def _prepared(self, key: Key) -> Callable[[], None]:
         """A launch of ``key`` on a lane of its own."""
+        if self.device.kind == "cuda":
+            self.device.enter()
         try:
             return self._pool.new_lane().prepare(key)
         except _IREE_ERRORS as error:

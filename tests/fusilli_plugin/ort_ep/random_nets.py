@@ -18,7 +18,7 @@ from tests.fusilli_plugin.ort_ep.models import Array, Model
 __all__ = ["Net", "net", "picture_net"]
 
 F32 = np.float32
-_NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+_NEAREST: dict[str, Any] = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
 @dataclass
