@@ -400,13 +400,18 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
     ),
     "cuda": (
         _Form(Variant("attention", _NO_TENSOR_CORES), _attends),
+        # Long sums of a convolution with few results, in parts that are added: wrong numbers on a GPU.
+        _Form(
+            Variant("unsplit", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION + _NO_SPLIT_SUMS),
+            lambda graph, target: not _attends(graph, target) and _convolves(graph, target),
+        ),
         _Form(
             Variant("plain", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION),
-            lambda graph, target: not _attends(graph, target),
+            lambda graph, target: not _attends(graph, target) and not _convolves(graph, target),
         ),
         _Form(
             Variant("whole sums", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION + _NO_PARTIAL_SUMS),
-            lambda graph, target: any(node.op == "reduction" for node in graph.nodes),
+            lambda graph, target: not _attends(graph, target),
         ),
     ),
     "rocm": (
