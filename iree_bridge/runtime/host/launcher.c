@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -483,6 +484,8 @@ static struct {
   _Alignas(64) atomic_uint caller_sleeps;  // a futex
   _Alignas(64) atomic_flag taken;
   uint32_t threads;  // started, the callers not counted
+  pid_t ids[MAX_THREADS];
+  atomic_int processors[MAX_THREADS];  // where each thread went to sleep, -1: unknown
   int is_registered;
 } pool;
 
@@ -561,6 +564,7 @@ static void take_part(uint32_t thread, uint32_t sharing) {
 
 static void *work(void *argument) {
   uint32_t thread = (uint32_t)(uintptr_t)argument, seen = 0;
+  pool.ids[thread] = (pid_t)syscall(SYS_gettid);
   set_rounding();
   for (;;) {
     uint64_t begun = now();
@@ -575,10 +579,12 @@ static void *work(void *argument) {
       int active = atomic_load_explicit(&pool.active, memory_order_relaxed) > (int)thread;
       if (now() - begun > (active ? ACTIVE_SPIN_NS : SPIN_NS)) break;
     }
+    atomic_store_explicit(&pool.processors[thread], sched_getcpu(), memory_order_release);
     uint32_t bell = atomic_load_explicit(&pool.doorbell, memory_order_seq_cst);
     atomic_fetch_add_explicit(&pool.sleeping, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&pool.announced, memory_order_seq_cst) == seen) sleep_on(&pool.doorbell, bell, NULL);
     atomic_fetch_sub_explicit(&pool.sleeping, 1, memory_order_seq_cst);
+    atomic_store_explicit(&pool.processors[thread], -1, memory_order_relaxed);
   }
   return NULL;
 }
@@ -626,8 +632,24 @@ static int has_local_memory(size_t size) {
   return allocated >= all;
 }
 
+// Has threads that sleep on the caller's processor wake on another one. The system wakes a thread where it slept, also
+// beside idle processors, and there it waits until the caller sleeps: two threads took longer than one then.
+static void spread(uint32_t threads) {
+  int here = sched_getcpu();
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  for (uint32_t i = 1; i < threads; ++i) {
+    if (here < 0 || atomic_load_explicit(&pool.processors[i], memory_order_acquire) != here) continue;
+    if (!CPU_COUNT(&allowed) && sched_getaffinity(0, sizeof allowed, &allowed)) return;
+    CPU_CLR(here, &allowed);
+    if (!CPU_COUNT(&allowed)) return;
+    sched_setaffinity(pool.ids[i], sizeof allowed, &allowed);
+  }
+}
+
 static void ring(uint32_t threads) {
   if (!atomic_load_explicit(&pool.sleeping, memory_order_seq_cst)) return;
+  spread(threads);
   atomic_fetch_add_explicit(&pool.doorbell, 1, memory_order_seq_cst);
   wake(&pool.doorbell, (int)threads - 1);
 }
