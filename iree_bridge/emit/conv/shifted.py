@@ -42,11 +42,13 @@ def shifted(
 ) -> Value | None:
     """The convolution of x [N, C, spatial...] and w [K, C / groups, window...], f32; None: another form is better."""
     window = tuple(w.dims[2:])
-    if any(step not in (1, 2) for step in a.stride):
+    if any(step not in (1, 2) for step in a.stride) or w.dims[0] == groups:
         return None
     if math.prod(window) > _MOST_TAPS:
         is_flat = len(window) == 2 and window[1] <= _MOST_TAPS and window[0] <= _MOST_TAPS
         return _by_rows(e, a, x, w, groups) if is_flat else None
+    if w.dims[1] == 1:  # the compiler drops loops of extent 1, and with them the tiles that are set for all
+        return None
     plan = _Plan.of(a, x.dims, window, shift_columns(e))
     is_plain = math.prod(window) == 1 and max(a.stride) == 1 and not math.prod(plan.out) % (shift_columns(e) // 2)
     if plan.columns > most_waste * math.prod(plan.out) or is_plain:
@@ -54,9 +56,9 @@ def shifted(
     image = e.pad(*cropped(e, x, plan.frame))
     images = _phases(e, image, plan.stride)
     n, c, k = x.dims[0], x.dims[1], w.dims[0]
-    lead = (n, groups) if groups > 1 else (n,) if n > 1 else ()
-    images = [e.reshape(each, (*plan.lead_phases, *lead, c // groups, plan.length)) for each in images]
-    filters = e.reshape(w, (*lead[1:], k // groups, c // groups, math.prod(window)))
+    batch, group = ((count,) if count > 1 else () for count in (n, groups))
+    images = [e.reshape(each, (*plan.lead_phases, *batch, *group, c // groups, plan.length)) for each in images]
+    filters = e.reshape(w, (*group, k // groups, c // groups, math.prod(window)))
     y = e.reshape(by_shifts(e, filters, images, plan.shifts(), plan.columns), (n, k, plan.columns))
     y = e.slice(y, 2, 0, plan.out[0] * plan.pitch[0])
     y = e.reshape(y, (n, k, plan.out[0], *plan.size[1:]))
