@@ -410,7 +410,8 @@ def test_the_refusal_of_a_graph_has_its_own_names(
     for name in ("relu", "relu", "other"):
         with pytest.raises(CompileError, match=f"graph '{name}' could not be compiled"):
             compiler.compile_code(relu(name), FAST, options)
-    assert emitted == compiles == ["relu", "other"]  # no worker is asked for the second
+    forms = len(compiler.recipes_for(relu("relu"), FAST, options))
+    assert emitted == compiles == ["relu"] * forms + ["other"] * forms  # no worker is asked for the second
 
 
 @pytest.mark.parametrize("kind", ["crash", "memory", "timeout", "linker"])

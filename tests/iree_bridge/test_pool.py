@@ -174,7 +174,7 @@ def test_a_timeout_kills_the_worker_and_the_next_request_works(workers: WorkerPo
 
 def test_a_memory_limit_ends_the_compile(tmp_path: Path) -> None:
     # Enough to start (about 110 MiB), too little to compile.
-    small = WorkerPool(Options(cache_dir=tmp_path, workers=1, memory=128 << 20))
+    small = WorkerPool(Options(cache_dir=tmp_path, workers=1, memory=120 << 20))
     try:
         with pytest.raises(WorkerError, match="MiB") as caught:
             small.request(COMPILE, ADD, timeout=60)
