@@ -112,12 +112,12 @@ class _Side:
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
-        # Its threads may wait for more work by spinning, on the cores that the next side is to have.
-        self._process.send_signal(signal.SIGSTOP)
         if not line:
             self._log.seek(0)
             said = self._log.read()[-600:].decode(errors="replace").strip().splitlines()
             raise BenchError(f"{self.name}: its process ended ({self._process.wait()}): {said[-1] if said else ''}")
+        # Its threads may wait for more work by spinning, on the cores that the next side is to have.
+        self._process.send_signal(signal.SIGSTOP)
         return json.loads(line)
 
     def close(self) -> None:

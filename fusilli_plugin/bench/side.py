@@ -7,12 +7,14 @@ that long and answers the seconds of a run. Nobody else writes to the standard o
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from fusilli_plugin.bench.workloads import Workload, feeds_of, find
 
 __all__ = ["main"]
 
+_PR_SET_PDEATHSIG: Final = 1
 Array = np.ndarray[Any, Any]
 Run = Callable[[], Array]
 
@@ -112,6 +115,8 @@ def _timed(run: Run, seconds: float) -> float:
 def main() -> None:
     """Entry point."""
     side, threads = sys.argv[1], int(sys.argv[2])
+    # Whoever asks may be killed while this process is stopped, which nothing but that signal ends.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to the standard error

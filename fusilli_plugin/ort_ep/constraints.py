@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import onnx
 
-from hipdnn_backend.offload.frontend.operators import facts
+from hipdnn_backend.offload.frontend.operators import BROADCASTING, facts
 
 __all__ = ["Equality", "Place", "equalities"]
 
@@ -212,38 +212,11 @@ def _features(*names: str) -> _Rule:
 
 
 _TURNED: Final = ("transA", "transB", "transBatchA", "transBatchB")  # of FusedMatMul
-_BROADCASTS: Final = [
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "Pow",
-    "Mod",
-    "And",
-    "Or",
-    "Xor",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "Less",
-    "LessOrEqual",
-    "Max",
-    "Min",
-    "Mean",
-    "Sum",
-    "Where",
-    "BitShift",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "BiasGelu",
-    "FastGelu",
-]
 _RULES: Final[Mapping[str, _Rule]] = {
     **dict.fromkeys(("Conv", "FusedConv", "ConvInteger"), _channels_of_filter(0, 1, 1)),
     "QLinearConv": _channels_of_filter(0, 3, 1),
     "ConvTranspose": _channels_of_filter(0, 1, 0),
-    **dict.fromkeys(_BROADCASTS, _broadcast),
+    **dict.fromkeys((*BROADCASTING, "BiasGelu", "FastGelu"), _broadcast),
     "Concat": _concat,
     **dict.fromkeys(("MatMul", "FusedMatMul", "MatMulInteger"), _matmul),
     **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),

@@ -9,30 +9,18 @@ from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import element_type
 from iree_bridge.targets.types import builtin_tensor
 
-__all__ = ["exponentials_and_sums", "exponents", "is_of_exponentials"]
+__all__ = ["exponentials_and_sums", "exponents"]
 
 
-def is_of_exponentials(e: Emitter, node: ReductionNode) -> bool:
-    """Whether the sum of a CPU goes along rows of f32 exponentials that something else reads too."""
+def exponents(e: Emitter, node: ReductionNode) -> TensorAttr | None:
+    """What the f32 exponentials are of that ``node`` sums along rows on a CPU, if something else reads them too."""
     x, made = node.inputs["x"], e.graph.maker(node.inputs["x"])
-    if not isinstance(made, PointwiseNode) or made.attributes.mode is not PointwiseMode.EXP:
-        return False
-    return (
-        not e.target.is_gpu
-        and {x.data_type, made.compute, node.compute} == {DataType.FLOAT}
-        and x.is_virtual
-        and len(e.graph.readers(x)) > 1
-        and node.axes == (len(x.dims) - 1,)
-        and x.dims[-1] > 1
-        and tuple(x.physical.order) == tuple(range(len(x.dims)))
-    )
-
-
-def exponents(e: Emitter, node: ReductionNode) -> TensorAttr:
-    """What the exponentials that ``node`` sums are of."""
-    made = e.graph.maker(node.inputs["x"])
-    assert made is not None
-    return made.inputs["in_0"]
+    if not isinstance(made, PointwiseNode) or made.attributes.mode is not PointwiseMode.EXP or e.target.is_gpu:
+        return None
+    are_rows = node.axes == (len(x.dims) - 1,) and tuple(x.physical.order) == tuple(range(len(x.dims)))
+    is_read = x.is_virtual and len(e.graph.readers(x)) > 1
+    is_single = {x.data_type, made.compute, node.compute} == {DataType.FLOAT}
+    return made.inputs["in_0"] if are_rows and is_read and is_single and x.dims[-1] > 1 else None
 
 
 def exponentials_and_sums(e: Emitter, x: Value, kind: DataType) -> tuple[Value, Value]:

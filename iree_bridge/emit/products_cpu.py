@@ -25,7 +25,7 @@ from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import Kernels
 
 __all__ = [
-    "Shifts", "as_computed", "by_columns", "by_panels", "by_shifts", "has_tiles", "kernel_of", "product",
+    "Shift", "as_computed", "by_columns", "by_panels", "by_shifts", "has_tiles", "kernel_of", "product",
     "shift_columns",
 ]  # fmt: skip
 
@@ -211,7 +211,7 @@ def by_columns(e: Emitter, rows: Value, columns: Value) -> Value:
 
 
 @dataclass(frozen=True)
-class Shifts:
+class Shift:
     """A matrix of columns in a larger tensor.
 
     Attributes:
@@ -230,7 +230,7 @@ def shift_columns(e: Emitter) -> int:
     return kernel_of(e).widths[0]
 
 
-def by_shifts(e: Emitter, rows: Value, images: Sequence[Value], shifts: Sequence[Shifts], columns: int) -> Value:
+def by_shifts(e: Emitter, rows: Value, images: Sequence[Value], shifts: Sequence[Shift], columns: int) -> Value:
     """The sum of the products rows [..., :, :, t] [M, K] times the columns [K, P] at shift t of the images.
 
     The sum over t is written out in the innermost loop.

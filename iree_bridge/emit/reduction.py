@@ -10,7 +10,7 @@ from graph_api.layout import stride_order
 from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit import ordered
 from iree_bridge.emit.emitter import Emitter, Value, rule
-from iree_bridge.emit.exponentials import exponentials_and_sums, exponents, is_of_exponentials
+from iree_bridge.emit.exponentials import exponentials_and_sums, exponents
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import TORCH_CODE
@@ -22,9 +22,10 @@ __all__ = ["accumulator", "extreme", "mean", "plus_nothing", "reduction", "total
 def reduction(e: Emitter, node: ReductionNode) -> None:
     """x is converted to the compute type, in which everything is done; y keeps the reduced dims as 1."""
     tensor, axes = node.inputs["x"], node.axes
-    if node.attributes.mode is ReductionMode.ADD and is_of_exponentials(e, node):
-        operand = e.read(exponents(e, node), DataType.FLOAT)
-        made, sums = exponentials_and_sums(e, operand, accumulator(e.target, tensor.dims, axes, node.compute))
+    of = exponents(e, node) if node.attributes.mode is ReductionMode.ADD else None
+    if of is not None:
+        kind = accumulator(e.target, tensor.dims, axes, node.compute)
+        made, sums = exponentials_and_sums(e, e.read(of, DataType.FLOAT), kind)
         e.supersede(tensor, made)
         e.write(node, "y", sums)
         return

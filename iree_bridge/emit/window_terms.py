@@ -13,7 +13,7 @@ from graph_api import DataType
 from iree_bridge.emit.linalg import Code, Operand, element_type
 from iree_bridge.targets.types import builtin_tensor
 
-__all__ = ["MOST_TERMS", "WindowTerms", "has_terms", "vector_row"]
+__all__ = ["MOST_TERMS", "WindowTerms", "half", "has_terms", "vector_row"]
 
 _VECTOR: Final = 8
 """Elements of a vector; rows that it does not divide would be left to scalar loops."""
@@ -77,15 +77,15 @@ class WindowTerms:
                 )
                 operands[at] = Operand(made, part, loops)
             value = f"%i{list(operands).index(at)}"
-            elements.append(value if step == 1 else self._half(code, value, place[-1] % 2))
+            elements.append(value if step == 1 else half(code, value, place[-1] % 2, self.dtype))
         return lines, list(operands.values()), elements
 
-    def _half(self, code: Code, pair: str, which: int) -> str:
-        """Of a pair, in the order of memory, which is little-endian on every processor served."""
-        bits = self.dtype.bits
-        wide, narrow = f"i{2 * bits}", f"i{bits}"
-        if which:
-            pair = code.op("shrui", pair, code.constant(bits, wide), wide)
-        half = code.line(f"arith.trunci {pair} : {wide} to {narrow}")
-        element = element_type(self.dtype)
-        return half if element == narrow else code.line(f"arith.bitcast {half} : {narrow} to {element}")
+
+def half(code: Code, pair: str, which: int, dtype: DataType) -> str:
+    """An element of a pair, in the order of memory, which is little-endian on every processor served."""
+    bits, element = dtype.bits, element_type(dtype)
+    wide, narrow = f"i{2 * bits}", f"i{bits}"
+    if which:
+        pair = code.op("shrui", pair, code.constant(bits, wide), wide)
+    cut = code.line(f"arith.trunci {pair} : {wide} to {narrow}")
+    return cut if element == narrow else code.line(f"arith.bitcast {cut} : {narrow} to {element}")

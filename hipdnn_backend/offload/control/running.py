@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fusilli_ground.strides import row_major
 from hipdnn_backend.device.memory import Buffer, Memory
 from hipdnn_backend.errors import EngineError
 from hipdnn_backend.offload.control.described import Control, Port
@@ -216,10 +217,10 @@ class _Scan(_Bound):
 
     def _step(self, port: Port, axis: int, step: int, place: int, *, into: bool) -> Call:
         """What copies one step of a sequence to or from a place of its own."""
-        strides = _dense(port.dims)
+        strides = row_major(port.dims)
         dims = (*port.dims[:axis], *port.dims[axis + 1 :])
         part = View(0, 0, dims, (*strides[:axis], *strides[axis + 1 :]), port.dtype)
-        alone = View(0, 0, dims, _dense(dims), port.dtype)
+        alone = View(0, 0, dims, row_major(dims), port.dtype)
         at = self.address(port) + step * strides[axis] * part.itemsize
         target, source = ((place, alone), (at, part)) if into else ((at, part), (place, alone))
         return bind_copy(self.memory, self.stream, *target, *source)
@@ -241,11 +242,3 @@ class _Scan(_Bound):
         for port, source in zip(self.control.results, self._sets[self._steps % 2], strict=False):
             if port is not None:
                 self.copy(self.address(port), source, port.nbytes)
-
-
-def _dense(dims: Sequence[int]) -> tuple[int, ...]:
-    strides, step = list[int](), 1
-    for dim in reversed(dims):
-        strides.append(step)
-        step *= dim
-    return tuple(reversed(strides))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["Facts", "facts", "operator"]
+__all__ = ["BROADCASTING", "Facts", "facts", "operator"]
+
+BROADCASTING: Final = (
+    *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less"),
+    *("LessOrEqual", "Max", "Min", "Mean", "Sum", "Where", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+)
+"""Operators of ONNX whose operands broadcast, each element of the result of one of each."""
 
 
 class Facts(NamedTuple):

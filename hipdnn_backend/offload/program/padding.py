@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fusilli_ground.strides import row_major
 from hipdnn_backend.device.memory import Memory
 from hipdnn_backend.offload.program.copying import bind_copy
 from hipdnn_backend.offload.program.program import View
@@ -31,7 +32,7 @@ def bind_pad(
         dims: its dims, none above those of the target.
         dtype: of both.
     """
-    wide, narrow = _dense(padded), _dense(dims)
+    wide, narrow = row_major(padded), row_major(dims)
     item = _view(dims, narrow, dtype).itemsize
     calls = [bind_copy(memory, stream, target, _view(dims, wide, dtype), source, _view(dims, narrow, dtype))]
     region = list(dims)
@@ -51,16 +52,8 @@ def bind_cut(
 ) -> Call:
     """What copies the first rows of a dense tensor to a smaller one; the arguments are those of `bind_pad`."""
     return bind_copy(
-        memory, stream, target, _view(dims, _dense(dims), dtype), source, _view(dims, _dense(padded), dtype)
+        memory, stream, target, _view(dims, row_major(dims), dtype), source, _view(dims, row_major(padded), dtype)
     )
-
-
-def _dense(dims: Sequence[int]) -> tuple[int, ...]:
-    strides, step = list[int](), 1
-    for dim in reversed(dims):
-        strides.append(step)
-        step *= dim
-    return tuple(reversed(strides))
 
 
 def _view(dims: Sequence[int], strides: Sequence[int], dtype: str) -> View:

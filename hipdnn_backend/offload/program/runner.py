@@ -320,7 +320,9 @@ class Prepared:
                 views = [self.program.views[each.view] for each in named]
                 self._host = [host_array(at, view) for at, view in zip(self._arguments, views, strict=True)]
                 made = views[len(self.program.inputs) :]
-                if sum(view.count * view.itemsize for view in made) >= _LARGE and all(map(_is_row_major, made)):
+                if sum(view.count * view.itemsize for view in made) >= _LARGE and all(
+                    view.is_dense and view.count for view in made
+                ):
                     self._results = ResultMemory(made)
         return self._own
 
@@ -521,15 +523,6 @@ def prepare(
                 f"the program has {graph.workspace_size}"
             )
     return Prepared(program, plans, memory, stream, constants, origins)
-
-
-def _is_row_major(view: View) -> bool:
-    step = 1
-    for size, stride in zip(reversed(view.dims), reversed(view.strides), strict=True):
-        if size > 1 and stride != step:
-            return False
-        step *= size
-    return view.count > 0
 
 
 def _whose(graph: PlannedGraph, origins: Sequence[str]) -> str:

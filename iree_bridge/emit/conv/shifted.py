@@ -14,15 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from typing import Final
 
 from graph_api import DataType
 from graph_api.ops.conv import ConvAttributes
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import Code, Operand
-from iree_bridge.emit.products_cpu import Shifts, by_shifts, shift_columns
+from iree_bridge.emit.products_cpu import Shift, by_shifts, shift_columns
 from iree_bridge.emit.window_frame import cropped, met
+from iree_bridge.emit.window_terms import half
 from iree_bridge.targets.types import builtin_tensor
 
 __all__ = ["shifted"]
@@ -155,14 +156,14 @@ class _Plan:
         """Phases of all dims but the last, which are the leading dims of an image; a stride of 1 has none."""
         return tuple(step for step in self.stride[:-1] if step > 1)
 
-    def shifts(self) -> list[Shifts]:
+    def shifts(self) -> list[Shift]:
         """Where each place of the window finds what it meets."""
-        found: list[Shifts] = []
+        found: list[Shift] = []
         for offset in self.offsets:
             phase = tuple(at % step for at, step in zip(offset, self.stride, strict=True))
             moved = sum(at // step * pitch for at, step, pitch in zip(offset, self.stride, self.pitch, strict=True))
             lead = tuple(which for which, step in zip(phase[:-1], self.stride[:-1], strict=True) if step > 1)
-            found.append(Shifts(phase[-1], lead, moved))
+            found.append(Shift(phase[-1], lead, moved))
         return found
 
 
@@ -175,40 +176,31 @@ def _phases(e: Emitter, image: Value, stride: Sequence[int]) -> list[Value]:
     if max(stride) == 1:
         return [image]
     n, c, *size = image.dims
-    split: list[int] = []
-    for length, step in zip(size[:-1], stride[:-1], strict=True):
-        split += [length // step, step] if step > 1 else [length]
-    split.append(size[-1] // stride[-1])
-    is_phase = [False, False]
-    for step in stride[:-1]:
-        is_phase += [False, True] if step > 1 else [False]
-    is_phase.append(False)
-    axes = [axis for axis, leads in enumerate(is_phase) if leads] + [
-        axis for axis, leads in enumerate(is_phase) if not leads
+    # each dim of the image as one or two: how often, and then which phase
+    parts = [
+        (n,),
+        (c,),
+        *((n // step, step) if step > 1 else (n,) for n, step in zip(size[:-1], stride[:-1], strict=True)),
     ]
+    parts.append((size[-1] // stride[-1],))
+    is_phase = [which == 1 for part in parts for which in range(len(part))]
+    axes = sorted(range(len(is_phase)), key=lambda axis: not is_phase[axis])
     if stride[-1] == 1:
-        return [e.barrier(e.permute(e.reshape(image, (n, c, *split)), axes))]
-    return _halves(e, image, (n, c, *split), axes)
+        return [e.barrier(e.permute(e.reshape(image, [n for part in parts for n in part]), axes))]
+    return _halves(e, image, parts, axes)
 
 
-def _halves(e: Emitter, image: Value, split: Sequence[int], axes: Sequence[int]) -> list[Value]:
-    """The even and the odd columns, each with its dims ``split`` in the order of ``axes``; they are read as pairs."""
+def _halves(e: Emitter, image: Value, parts: Sequence[Sequence[int]], axes: Sequence[int]) -> list[Value]:
+    """The even and the odd columns, each with its dims ``parts`` in the order of ``axes``; they are read as pairs."""
+    split = [n for part in parts for n in part]
     dims = tuple(split[axis] for axis in axes)
-    source = builtin_tensor(image.dims, DataType.FLOAT)
-    flat = "x".join(map(str, (*image.dims[:-1], split[-1])))
-    pairs, parted = f"tensor<{flat}xi64>", f"tensor<{'x'.join(map(str, split))}xi64>"
-    result = builtin_tensor(dims, DataType.FLOAT)
-    groups, at = list[list[int]](), 0
-    for length in (*image.dims[:-1], split[-1]):
-        count = 1 if split[at] == length else 2
-        groups.append(list(range(at, at + count)))
-        at += count
+    source, result = (builtin_tensor(each, DataType.FLOAT) for each in (image.dims, dims))
+    pairs, parted = (f"tensor<{'x'.join(map(str, each))}xi64>" for each in (map(math.prod, parts), split))
+    at = iter(range(len(split)))
+    groups = [list(islice(at, len(part))) for part in parts]
     loops = [f"d{i}" for i in range(len(split))]
     code = Code()
-    low = code.line("arith.trunci %i0 : i64 to i32")
-    even = code.line(f"arith.bitcast {low} : i32 to f32")
-    high = code.line(f"arith.trunci {code.op('shrui', '%i0', code.constant(32, 'i64'), 'i64')} : i64 to i32")
-    odd = code.line(f"arith.bitcast {high} : i32 to f32")
+    even, odd = (half(code, "%i0", which, DataType.FLOAT) for which in range(2))
     expand = f"  %parted = tensor.expand_shape %pairs {groups} output_shape {list(split)} : {pairs} into {parted}"
     index = Operand("", "", loops), Operand("", "", [f"d{axis}" for axis in axes])
     maps = ", ".join(f"affine_map<({', '.join(loops)}) -> ({', '.join(i.index)})>" for i in (*index, index[1]))

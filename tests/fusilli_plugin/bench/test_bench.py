@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +107,32 @@ def test_a_side_whose_process_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(run.sys, "executable", "/bin/false")
     with pytest.raises(BenchError, match=r"ours: its process ended \(1\)"):
         list(measure([Subject("x", {})], threads=1))
+
+
+def test_no_side_outlives_who_asks() -> None:
+    """A side is stopped while others run: it does not see that its input ended."""
+    parent = (
+        "import sys, tempfile, time; from pathlib import Path; from fusilli_plugin.bench import run\n"
+        "side = run._Side('ours', 1, Path(tempfile.mkdtemp()))\n"
+        "assert 'error' in side.load({'suite': 'cpu', 'name': 'none'})\n"
+        "print(side._process.pid, flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as asking:
+        assert asking.stdout is not None
+        stat = Path(f"/proc/{int(asking.stdout.readline())}/stat")
+        try:
+            _wait_for(stat, "T")
+        finally:
+            asking.kill()
+    _wait_for(stat, "Z")
+
+
+def _wait_for(stat: Path, state: str) -> None:
+    """Until a process is in a state, or is gone."""
+    deadline = time.monotonic() + 10
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != state:
+        assert time.monotonic() < deadline, f"not {state}"
+        time.sleep(0.02)
 
 
 def test_a_summary_by_hand() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Final
 
+from hipdnn_backend.offload.frontend.operators import BROADCASTING
 from hipdnn_backend.offload.frontend.padding.walk import (
     NUMBER,
     At,
@@ -39,22 +40,7 @@ def _aligned(on: At, numbers: Sequence[int], rank: int) -> int | None:
     return axis + rank
 
 
-@rule(
-    *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Greater", "GreaterOrEqual", "Less"),
-    *(
-        "LessOrEqual",
-        "Max",
-        "Min",
-        "Mean",
-        "Sum",
-        "Where",
-        "BitShift",
-        "BitwiseAnd",
-        "BitwiseOr",
-        "BitwiseXor",
-        "PRelu",
-    ),
-)
+@rule(*BROADCASTING, "PRelu")
 def _broadcast(on: At) -> Axes:
     return _aligned(on, range(len(on.node.input)), on.rank_out())
 

@@ -101,9 +101,10 @@ def _parts(b: Builder, x: Centred, w: Centred, filters: Sequence[int]) -> list[r
         largest = np.abs(known).reshape(filters[0], count, window).sum(2)  # of each filter and channel
     if int(largest.max(initial=0)) * most >= _EXACT:
         return None
-    found, begin = list[range](), 0
-    for channel in range(1, count + 1):
-        if channel == count or int(largest[:, begin : channel + 1].sum(1).max(initial=0)) * most >= _EXACT:
+    found, begin, sums = list[range](), 0, np.zeros(len(largest), np.int64)
+    for channel in range(count):
+        sums = sums + largest[:, channel]
+        if int(sums.max(initial=0)) * most >= _EXACT:
             found.append(range(begin, channel))
-            begin = channel
-    return found
+            begin, sums = channel, largest[:, channel]
+    return [*found, range(begin, count)]
