@@ -475,9 +475,8 @@ class CompiledNode:
                 return
             try:
                 node._made(shapes)
-            except (
-                Exception
-            ) as error:  # without kernels to fall back to, the next run raises it; without a session, none
+            # Without kernels to fall back to, the next run raises it; without a session, none.
+            except Exception as error:
                 _LOG.info("%s does not compile: %s", node._names(), error)
 
         background.wants((id(self), shapes), job)
