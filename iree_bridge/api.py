@@ -82,13 +82,13 @@ def load_code(graph: Graph, code: CompiledCode, place: Device, options: Options)
         )
     arguments, flops = graph.arguments(), graph.flops()
     try:
-        return Executable(arguments, code.vmfb, place, flops=flops), code
+        return Executable(arguments, code.vmfb, place, flops=flops, alignment=code.alignment), code
     except ExecutionError as error:
         if not code.from_cache or options.compile is CompileMode.NEVER:
             raise
         _LOG.warning("cached code of graph '%s' does not load and is compiled again: %s", graph.name, error)
     code = compile_code(graph, code.target, options, refresh=True)
-    return Executable(arguments, code.vmfb, place, flops=flops), code
+    return Executable(arguments, code.vmfb, place, flops=flops, alignment=code.alignment), code
 
 
 def compile_graph(graph: Graph | object, targets: Sequence[Target], *, options: Options | None = None) -> Artifact:

@@ -23,7 +23,7 @@ from iree_bridge.compile.cache import Cache, Code, Refusal, key_of
 from iree_bridge.compile.once import Flights
 from iree_bridge.compile.options import CompileMode, Options, TuneMode
 from iree_bridge.targets.cpu import missing_features
-from iree_bridge.targets.target import Target
+from iree_bridge.targets.target import Target, buffer_alignment
 from iree_bridge.targets.variants import FUSED_PADDING, Variant, candidates, named, variants
 
 if TYPE_CHECKING:
@@ -94,6 +94,11 @@ class CompiledCode(NamedTuple):
     dispatches: int | None
     seconds: float
     form: str = ""
+
+    @property
+    def alignment(self) -> int:
+        """Bytes of which the code expects the addresses of its arguments to be multiples."""
+        return buffer_alignment(self.flags)
 
     def missing(self) -> tuple[str, ...]:
         """Processor extensions that the code may use and this machine lacks."""

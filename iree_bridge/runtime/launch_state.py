@@ -71,8 +71,9 @@ class _DeviceCopy(NamedTuple):
 class Lane:
     """What all lanes share: they make frames, and keep them."""
 
-    def __init__(self, arguments: tuple[Argument, ...]) -> None:
+    def __init__(self, arguments: tuple[Argument, ...], alignment: int = ALIGNMENT) -> None:
         self._arguments = arguments
+        self._alignment = alignment
         self._frames: dict[Key, Callable[[], None]] = {}
 
     def launch(self, key: Key) -> None:
@@ -101,7 +102,7 @@ class Lane:
     def _staged(self, pointers: Sequence[int]) -> tuple[bool, ...]:
         """Which arguments go through scratch memory: misaligned ones, and outputs whose memory is an input's too."""
         shared = check_outputs_apart(self._arguments, pointers)
-        return tuple(both or pointer % ALIGNMENT != 0 for both, pointer in zip(shared, pointers, strict=True))
+        return tuple(both or pointer % self._alignment != 0 for both, pointer in zip(shared, pointers, strict=True))
 
     def _parts(self, key: Key) -> tuple[list[int], int, int]:
         """Pointers, workspace pointer, mask."""
@@ -226,7 +227,7 @@ class HostLane(Lane):
     """A lane of the CPU that runs recorded commands."""
 
     def __init__(self, program: HostProgram) -> None:
-        super().__init__(program.arguments)
+        super().__init__(program.arguments, program.alignment)
         self.program = program
         self._scratch = _HostScratch(program.arguments)
         self._workspace: tuple[int, np.ndarray] | None = None

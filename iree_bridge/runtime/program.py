@@ -118,6 +118,7 @@ class HostProgram:
         workspace_size: bytes.
         loaded: the recorded code.
         threads: that a run may use at most.
+        alignment: bytes; arguments at other addresses than multiples of it go through a copy.
         synchronous, waits: as for `Program`.
     """
 
@@ -125,13 +126,20 @@ class HostProgram:
     waits: Final = False
 
     def __init__(
-        self, device: Device, arguments: tuple[Argument, ...], workspace_bytes: int, loaded: HostCode, threads: int
+        self,
+        device: Device,
+        arguments: tuple[Argument, ...],
+        workspace_bytes: int,
+        loaded: HostCode,
+        threads: int,
+        alignment: int,
     ) -> None:
         self.device = device
         self.arguments = arguments
         self.workspace_size = workspace_bytes
         self.loaded = loaded
         self.threads = threads
+        self.alignment = alignment
 
 
 def _function(module: VmModule, name: str) -> VmFunction:

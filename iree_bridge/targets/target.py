@@ -14,7 +14,7 @@ from iree_bridge.targets import extensions
 from iree_bridge.targets.cpu import host_arch, host_extensions
 from iree_bridge.targets.extensions import PROCESSORS
 
-__all__ = ["Target", "known_targets"]
+__all__ = ["Target", "buffer_alignment", "known_targets"]
 
 Backend = Literal["rocm", "llvm-cpu", "cuda"]
 
@@ -53,11 +53,15 @@ _GPU_FLAGS: Final = (
 )
 # --iree-flow-enable-pad-handling is left out everywhere: it changed no AMD kernel seen and made more results wrong on
 # CUDA. Padding as a part of the convolution's kernel is a matter of the graph: iree_bridge/targets/variants.py.
+_BUFFER_ALIGNMENT: Final = "--iree-stream-resource-min-offset-alignment="
+_UNSTATED_ALIGNMENT: Final = 64  # the compiler's own
 _PROCESSOR: Final = ("--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-cpu-features")
 _CPU_FLAGS: Final = (
     "--iree-opt-level=O3",
     # The default of 32 KiB refuses an embedding followed by a layer norm.
     "--iree-llvmcpu-stack-allocation-limit=131072",
+    # What numpy and hipDNN promise of an address. Code that expects more would have to copy large arrays first.
+    f"{_BUFFER_ALIGNMENT}16",
     "--iree-torch-externalize-transients",
     # By default the compiler quietly computes f64 in f32 while the buffers stay f64, which gives garbage.
     "--iree-input-demote-f64-to-f32=false",
@@ -150,6 +154,11 @@ class Target:
         return 32 if "avx" in self.extensions else 16
 
     @property
+    def lacks_masks(self) -> bool:
+        """Of a CPU target: whether a part of a vector is slow to load or store. x86 got masks with AVX-512."""
+        return host_arch() == "x86_64" and "avx512f" not in self.extensions
+
+    @property
     def rounds_to_half(self) -> bool:
         """Whether an instruction makes 16-bit floats; x86 processors before 2012 and some emulated ones lack it."""
         return self.is_gpu or host_arch() != "x86_64" or "f16c" in self.extensions
@@ -176,6 +185,12 @@ class Target:
         if self.backend != "llvm-cpu":
             return self.arch
         return "cpu" if self.arch == "host" else f"cpu:{self.arch}"
+
+
+def buffer_alignment(flags: Sequence[str]) -> int:
+    """Bytes of which addresses that code is given must be a multiple, if ``flags`` made it."""
+    stated = [flag.removeprefix(_BUFFER_ALIGNMENT) for flag in flags if flag.startswith(_BUFFER_ALIGNMENT)]
+    return int(stated[-1]) if stated and stated[-1].isdecimal() else _UNSTATED_ALIGNMENT
 
 
 def known_targets() -> tuple[str, ...]:

@@ -8,15 +8,18 @@ import subprocess
 import sys
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from graph_api import DataType, Graph, PointwiseMode
 from graph_api.errors import ExecutionError
 from graph_api.graph import Arguments
 from graph_api.tensor import TensorAttr
+from iree_bridge import Options, build
 from iree_bridge.devices import cuda as cuda_driver
 from iree_bridge.devices.device import Device
 from iree_bridge.runtime import Executable
@@ -231,6 +234,50 @@ def test_checks_hold_on_every_run_and_for_arrays_that_change_in_place() -> None:
     pack["a"] = np.zeros(16, np.int32)
     with pytest.raises(ExecutionError, match="dtype"):
         executable.run(pack)
+
+
+def _light(dims: list[int]) -> Graph:
+    g = Graph(io_data_type=DataType.FLOAT)
+    x = g.tensor("x", dim=dims)
+    g.pointwise(PointwiseMode.ADD, x, x, name="twice").set_output(True).set_name("y")
+    return g
+
+
+def _heavy(dims: list[int]) -> Graph:
+    g = Graph(io_data_type=DataType.FLOAT)
+    x = g.tensor("x", dim=dims)
+    g.matmul(x, x).set_output(True).set_name("y")
+    return g
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu-sync", "cpu-iree"])
+@pytest.mark.parametrize("make", [_light, _heavy])
+def test_arrays_at_addresses_that_hipdnn_promises(make: Any, device: str) -> None:
+    g = make([96, 96])
+    executable = build(g, device)
+    x = np.random.default_rng(5).integers(-4, 5, (96, 96)).astype(np.float32)
+    expected = x + x if make is _light else x.astype(np.float64) @ x.astype(np.float64)
+    for read in (0, 4, 16, 48):
+        for written in (0, 8, 16, 32):
+            pack = {"x": misaligned(x, read), "y": misaligned(np.zeros_like(x), written)}
+            executable.run(pack)
+            np.testing.assert_array_equal(pack["y"], expected)
+
+
+def test_what_is_copied_for_its_address() -> None:
+    """What reads its buffers once takes them at multiples of 16; what reads them often, or was compiled for more, copies."""
+    for make, options, copied in (
+        (_light, Options.from_env(), False),
+        (_heavy, Options.from_env(), True),
+        (_light, replace(Options.from_env(), extra_flags=("--iree-stream-resource-min-offset-alignment=64",)), True),
+    ):
+        g = make([256, 256])
+        executable = build(g, "cpu", options=options)
+        x = misaligned(np.ones((256, 256), np.float32), 16)
+        y = misaligned(np.zeros((256, 256), np.float32), 32)
+        addresses = [y.__array_interface__["data"][0], x.__array_interface__["data"][0]]
+        lane = executable._pool.new_lane()
+        assert lane._staged(addresses) == (copied, copied)
 
 
 def test_an_array_that_moves_in_memory_is_found_again() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +20,7 @@ _ALIGNMENT: Final = 64
 
 
 class ResultMemory:
-    """Sets of arrays for all outputs of a program, each with what was bound to it. One thread at a time uses it.
+    """Sets of arrays for all outputs of a program. One thread at a time uses it.
 
     Attributes:
         views: of the outputs, dense and row-major.
@@ -28,19 +28,19 @@ class ResultMemory:
 
     def __init__(self, views: Sequence[View]) -> None:
         self.views = tuple(views)
-        self._sets: list[tuple[list[Array], object]] = []
+        self._sets: list[tuple[list[Array], tuple[int, ...]]] = []
 
-    def take(self, bind: Callable[[Sequence[int]], object]) -> tuple[list[Array], Any] | None:
-        """Arrays that nobody else has, and what ``bind`` gave for their addresses; None: all are in use."""
-        for blocks, bound in self._sets:
+    def take(self) -> tuple[list[Array], tuple[int, ...]] | None:
+        """Arrays that nobody else has, and their addresses; None: all are in use."""
+        for blocks, addresses in self._sets:
             if all(sys.getrefcount(block) == _UNUSED for block in blocks):
-                return self._arrays(blocks), bound
+                return self._arrays(blocks), addresses
         if len(self._sets) == _MOST:
             return None
         blocks = [_block(view) for view in self.views]
-        bound = bind([block.__array_interface__["data"][0] for block in blocks])
-        self._sets.append((blocks, bound))
-        return self._arrays(blocks), bound
+        addresses = tuple(block.__array_interface__["data"][0] for block in blocks)
+        self._sets.append((blocks, addresses))
+        return self._arrays(blocks), addresses
 
     def _arrays(self, blocks: Sequence[Array]) -> list[Array]:
         """They refer to their block, and so does every array that is made of them."""

@@ -36,7 +36,9 @@ Call = Callable[[], None]
 
 _MAX_BOUND: Final = 16
 _LARGE: Final = 1 << 16
-"""Bytes of results from which on they are not copied from the program's own memory."""
+"""Bytes of an input, or of all results, from which on they are not copied to or from the program's own memory."""
+_PROMISED: Final = 16
+"""Of which multiples hipDNN's engines take addresses."""
 
 
 class InputError(OffloadError, ValueError):
@@ -84,6 +86,14 @@ def _span(target: Array | Exported) -> tuple[int, int]:
         return target.address, target.address + math.prod(target.dims) * target.dtype.itemsize
     start = target.__array_interface__["data"][0]
     return start, start + target.nbytes
+
+
+def _usable(array: Array | Exported) -> int:
+    """The address of a large array in host memory that a program can read where it lies; 0: it cannot."""
+    if isinstance(array, Exported) or array.nbytes < _LARGE or not array.flags.c_contiguous:
+        return 0
+    address: int = array.__array_interface__["data"][0]
+    return 0 if address % _PROMISED else address
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +148,10 @@ class Prepared:
         self._buffers: list[Buffer] = []
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
         self._kept: tuple[_Kept, ...] = _kept(program)
-        self._own: Bound | None = None
+        self._has_own = False
         self._host: list[Array] = []  # the own inputs and outputs, where Python can see them
         self._results: ResultMemory | None = None
+        self._seen: OrderedDict[tuple[int, ...], None] = OrderedDict()  # where large inputs of the last runs lay
         self._closed = False
         self._arguments: tuple[int, ...] = ()
         self._setup: tuple[Call, ...] = ()
@@ -169,16 +180,17 @@ class Prepared:
         arrays = self._checked_feeds(feeds)
         outputs, targets = ({}, []) if results is None else self._checked_results(results)
         with self._lock:
-            bound = self._own_bound()
-            fresh = self._results.take(self._bind_results) if self._results and results is None else None
-            self._write_inputs(arrays)
+            own = self._own_arguments()
+            sources = self._sources(arrays)
+            self._write_inputs(arrays, sources)
+            fresh = self._results.take() if self._results and results is None else None
             if fresh is not None:  # the program writes into what the caller gets
-                made, bound = fresh
-                bound()
+                made, addresses = fresh
+                self._on((*sources, *addresses))()
                 return dict(zip((named.name for named in self.program.outputs), made, strict=True))
             if results is None:
                 outputs, targets = self._checked_results(results)
-            bound()
+            self._on((*sources, *own[len(sources) :]))()
             self._read_outputs(targets)
         return outputs
 
@@ -192,8 +204,9 @@ class Prepared:
         arrays = self._checked_feeds(feeds)
         timings: list[Timing] = []
         with self._lock:
-            bound = self._own_bound()
-            self._write_inputs(arrays)
+            own = self._own_arguments()
+            bound = self._on(own)
+            self._write_inputs(arrays, own)
             self.memory.synchronize(self.stream)
             begin, outside = time.perf_counter(), 0.0
             calls = (*self._setup, *bound.calls)
@@ -235,7 +248,7 @@ class Prepared:
             InputError: an address is missing or NULL.
         """
         key = tuple(arguments)
-        bound = self._bound.get(key)  # the last ones are kept: callers come back with the same addresses
+        bound = self._bound.get(key)
         if bound is None:
             if self._closed:
                 raise InputError(f"program '{self.program.name}' is closed")
@@ -243,9 +256,7 @@ class Prepared:
             if len(key) != wanted or not all(key):
                 raise InputError(f"program '{self.program.name}' takes {wanted} addresses, none NULL; got {len(key)}")
             with self._lock:
-                bound = self._bound[key] = self._bind(key)
-                while len(self._bound) > _MAX_BOUND:
-                    self._bound.popitem(last=False)
+                bound = self._on(key)
         return bound
 
     def is_bound(self, arguments: Sequence[int]) -> bool:
@@ -261,7 +272,7 @@ class Prepared:
             self.memory.synchronize(self.stream)
             self._bound.clear()
             self._kept = ()
-            self._own = None
+            self._seen.clear()
             self._setup = ()
             self._host.clear()
             self._results = None
@@ -308,14 +319,15 @@ class Prepared:
             self.memory.synchronize(self.stream)
         return calls
 
-    def _own_bound(self) -> Bound:
+    def _own_arguments(self) -> tuple[int, ...]:
+        """Addresses of the inputs and outputs in the program's own memory, which the first caller of this makes."""
         if self._closed:
             raise InputError(f"program '{self.program.name}' is closed")
-        if self._own is None:
+        if not self._has_own:
             named = (*self.program.inputs, *self.program.outputs)
             buffers = [self.program.buffers[self.program.views[each.view].buffer] for each in named]
             self._arguments = tuple(self._allocate(buffer.nbytes) for buffer in buffers)
-            self._own = self._bind(self._arguments)
+            self._has_own = True
             if self.memory.is_host:
                 views = [self.program.views[each.view] for each in named]
                 self._host = [host_array(at, view) for at, view in zip(self._arguments, views, strict=True)]
@@ -324,11 +336,20 @@ class Prepared:
                     view.is_dense and view.count for view in made
                 ):
                     self._results = ResultMemory(made)
-        return self._own
+        return self._arguments
 
-    def _bind_results(self, addresses: Sequence[int]) -> Bound:
-        """The program on its own inputs, with outputs at these addresses."""
-        return self._bind((*self._arguments[: len(self.program.inputs)], *addresses))
+    def _sources(self, arrays: Sequence[Array | Exported]) -> tuple[int, ...]:
+        """Where the inputs are read: a large one where the caller has it, if he had it there in one of the last runs."""
+        own = self._arguments[: len(self.program.inputs)]
+        if not self._host:
+            return own
+        found = tuple(_usable(array) or address for array, address in zip(arrays, own, strict=True))
+        if found == own or found in self._seen:
+            return found
+        self._seen[found] = None  # binding takes longer than a copy, and addresses may never come back
+        while len(self._seen) > _MAX_BOUND:
+            self._seen.popitem(last=False)
+        return own
 
     def _bases(self, arguments: Sequence[int]) -> list[int]:
         """The address of each buffer."""
@@ -346,6 +367,15 @@ class Prepared:
         return bases[looked.buffer] + looked.offset * looked.itemsize
 
     # ---- binding
+
+    def _on(self, arguments: tuple[int, ...]) -> Bound:
+        """The program on these addresses. The last ones are kept: callers come back with the same."""
+        bound = self._bound.get(arguments)
+        if bound is None:
+            bound = self._bound[arguments] = self._bind(arguments)
+            while len(self._bound) > _MAX_BOUND:
+                self._bound.popitem(last=False)
+        return bound
 
     def _bind(self, arguments: Sequence[int]) -> Bound:
         """What is not bound yet: a step that touches none of the arguments that are new was bound before."""
@@ -457,8 +487,11 @@ class Prepared:
             if start < end:
                 raise InputError(f"outputs '{one}' and '{other}' are given memory that overlaps; give each its own")
 
-    def _write_inputs(self, arrays: Sequence[Array | Exported]) -> None:
+    def _write_inputs(self, arrays: Sequence[Array | Exported], sources: Sequence[int]) -> None:
+        """Those that are not read where the caller has them go to the program's own memory."""
         for number, array in enumerate(arrays):
+            if sources[number] != self._arguments[number]:
+                continue
             if isinstance(array, Exported):
                 self._copy(self._arguments[number], array.address, array)
             elif self._host:

@@ -72,27 +72,73 @@ def test_threads_have_results_of_their_own() -> None:
 
 def test_memory_is_used_again_when_nothing_refers_to_it() -> None:
     memory = ResultMemory([View(0, 0, (8, 4), (4, 1), "float32"), View(1, 0, (3,), (1,), "int64")])
-    bound: list[tuple[int, ...]] = []
 
-    def bind(addresses: object) -> int:
-        bound.append(tuple(addresses))  # type: ignore[arg-type]
-        return len(bound)
+    def take() -> tuple[list[np.ndarray], tuple[int, ...]]:
+        return memory.take() or pytest.fail("there is none")
 
-    first, which = memory.take(bind) or pytest.fail("there is none")
-    assert which == 1
+    first, at = take()
     assert [array.shape for array in first] == [(8, 4), (3,)]
-    assert [array.__array_interface__["data"][0] for array in first] == list(bound[0])
-    assert all(address % 64 == 0 for address in bound[0])
+    assert tuple(array.__array_interface__["data"][0] for array in first) == at
+    assert all(address % 64 == 0 for address in at)
     part = first[0][2:].T
     del first
-    second, which = memory.take(bind) or pytest.fail("there is none")
-    assert which == 2
+    second, elsewhere = take()
+    assert not set(elsewhere) & set(at)
     del part
-    third, which = memory.take(bind) or pytest.fail("there is none")
-    assert which == 1
-    others = [memory.take(bind) for _ in range(2)]
-    assert memory.take(bind) is None
-    assert len(bound) == 4
+    third, again = take()
+    assert again == at
+    others = [take() for _ in range(2)]
+    assert len({at, elsewhere, *(each for _, each in others)}) == 4
+    assert memory.take() is None
     del second, third, others
-    assert memory.take(bind) is not None
-    assert len(bound) == 4
+    assert take()[1] in {at, elsewhere}
+
+
+def _placed(offset: int, number: float) -> np.ndarray:
+    """An array of numbers at a multiple of 64 bytes plus ``offset``."""
+    raw = np.empty(4 * _DIMS[0] * _DIMS[1] + 128, np.uint8)
+    start = -raw.__array_interface__["data"][0] % 64 + offset
+    array = raw[start : start + 4 * _DIMS[0] * _DIMS[1]].view(np.float32).reshape(_DIMS)
+    array[...] = number
+    return array
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("offset", [0, 16, 48, 4, 20])
+def test_an_input_that_stays_in_its_place_is_read_there(offset: int) -> None:
+    x = _placed(offset, 1)
+    with _model() as model:
+        for number in range(1, 6):  # read where it lies from the second run on
+            x[...] = number
+            _check(model.run({"x": x}), number)
+        others = [_placed(16 * number, 10 + number) for number in range(4)]
+        for _ in range(4):
+            for number, other in enumerate(others):
+                _check(model.run({"x": other}), 10 + number)
+        x[...] = 7
+        strided = np.full((_DIMS[1], _DIMS[0]), 8, np.float32).T
+        frozen = _placed(16, 9)
+        frozen.setflags(write=False)
+        for _ in range(3):
+            _check(model.run({"x": x}), 7)
+            _check(model.run({"x": strided}), 8)
+            _check(model.run({"x": frozen}), 9)
+        given = {"y": np.empty(_DIMS, np.float32), "z": np.empty(_DIMS, np.float32)}
+        for number in (3, 4, 5):
+            x[...] = number
+            model.run({"x": x}, given)
+            _check(given, number)
+            assert (model.run({"x": x}, {"y": x})["z"] == number * number).all()  # written over what it has read
+            assert (x == 2 * number).all()
+
+
+@pytest.mark.iree_cpu
+def test_a_result_that_is_an_input_again_stays_what_it_was() -> None:
+    with _model() as model:
+        value = np.full(_DIMS, 1.0, np.float32)
+        kept = [value]
+        for _ in range(12):
+            value = model.run({"x": value})["y"]
+            kept.append(value)
+    for number, each in enumerate(kept):
+        assert (each == 2.0**number).all()
