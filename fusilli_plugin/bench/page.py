@@ -19,14 +19,15 @@ def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
     lines += [f"* {name}: {_number(value)}" for name, value in summary(rows).items()]
     lines += [
         "",
-        "| row | threads | ours, ms | ONNX Runtime, ms | PyTorch, ms | ratio | ratio to PyTorch | error | form |",
+        "| row | threads | busy | ours, ms | ONNX Runtime | PyTorch | ratio | to PyTorch | net | error | form | |",
     ]
-    lines += ["|---|---|---|---|---|---|---|---|---|"]
+    lines += ["|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
-        cells = (row.ours_ms, row.onnxruntime_ms, row.torch_ms, row.ratio_onnxruntime, row.ratio_torch, row.max_error)
-        lines.append(f"| {row.name} | {row.threads} | {' | '.join(map(_number, cells))} | {row.variant} |")
-    for row in rows:
-        lines += [f"* {row.name}: {side}: {why}" for side, why in row.problems.items() if side == "ours"]
+        times, ratios = (row.ours_ms, row.onnxruntime_ms, row.torch_ms), (row.ratio_onnxruntime, row.ratio_torch)
+        cells = " | ".join(map(_number, (*times, *ratios, row.ratio_net, row.max_error)))
+        lines.append(f"| {row.name} | {row.threads} | {row.busy} | {cells} | {row.variant} | {row.verdict} |")
+    problems = dict.fromkeys((row.name, row.problems["ours"]) for row in rows if "ours" in row.problems)
+    lines += [f"* {name}: ours: {why}" for name, why in problems]
     return "\n".join(lines) + "\n"
 
 
