@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fusilli_plugin.bench.run import Row, summary
 
-__all__ = ["html", "markdown"]
+__all__ = ["html", "markdown", "template"]
 
 _WIDEST: float = 3.0
 """Times the other side's time, or its inverse, where a bar is as long as it can be."""
@@ -33,15 +34,19 @@ def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
 
 def html(rows: Sequence[Row], about: Mapping[str, str]) -> str:
     """A page of its own."""
+    bars = [(row, _bar(row.ratio_onnxruntime), _bar(row.ratio_torch)) for row in rows]
+    return template("bench.html").render(bars=bars, about=about, summary=summary(rows))
+
+
+def template(name: str) -> Any:
+    """A template of this folder, to be rendered."""
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fusilli_plugin.bench"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["number"] = _number
-    template = environment.get_template("bench.html")
-    bars = [(row, _bar(row.ratio_onnxruntime), _bar(row.ratio_torch)) for row in rows]
-    return template.render(bars=bars, about=about, summary=summary(rows))
+    return environment.get_template(name)
 
 
 def _bar(ratio: float | None) -> tuple[float, float] | None:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ SIDES: Final = ("ours", "onnxruntime", "torch")
 _WARM_UP: Final = 0.05
 _SLICE: Final = 0.03
 """Seconds that a side runs in a round at least."""
+_SAME: Final = 1.05
+"""Times another: what is within noise."""
 _NOTHING: Final = 1.5
 """Times what a call of next to nothing takes: a row that takes less says nothing about its kernels."""
 
@@ -310,4 +313,17 @@ def summary(rows: Sequence[Row]) -> dict[str, float | int]:
         if any(row.verdict for row in mine):
             found[f"wrong rows, {where}"] = sum(row.verdict == "wrong" for row in mine)
             found[f"rows not checked, {where}"] = sum(not row.verdict for row in mine)
+    return found | _slower(rows)
+
+
+def _slower(rows: Sequence[Row]) -> dict[str, int]:
+    """How many of our rows more threads make slower, for each step in threads and each number of busy processes."""
+    times = {(row.name, row.threads, row.busy): row.ours_ms for row in rows if row.ours_ms is not None}
+    counts = sorted({row.threads for row in rows})
+    found: dict[str, int] = {}
+    for busy in sorted({row.busy for row in rows}):
+        for few, many in pairwise(counts):
+            both = [(times[name, few, busy], time) for (name, threads, other), time in times.items()
+                    if (threads, other) == (many, busy) and (name, few, busy) in times]  # fmt: skip
+            found[f"rows slower than with {few}, {setting(many, busy)}"] = sum(t > _SAME * own for own, t in both)
     return found

@@ -150,9 +150,25 @@ def test_a_summary_by_hand() -> None:
         "geometric mean over onnxruntime, 2 threads": 0.5,
         "largest ratio over onnxruntime, 2 threads": 0.5,
         "rows with onnxruntime, 2 threads": 1,
+        "rows slower than with 1, 2 threads": 0,
     }
     assert run._ratio({"ours": [2.0, 2.0, 9.0], "torch": [1.0, 1.0, 1.0]}, "torch") == 2.0
     assert run._ratio({"ours": [2.0]}, "torch") is None
+
+
+def test_rows_that_threads_make_slower_are_counted() -> None:
+    times = {
+        ("a", 1, 0): 1.0,
+        ("a", 2, 0): 1.1,
+        ("b", 1, 0): 1.0,
+        ("b", 2, 0): 1.04,
+        ("a", 1, 1): 3.0,
+        ("a", 2, 1): 1.0,
+    }
+    rows = [row(name, threads=threads, busy=busy, ours_ms=ms) for (name, threads, busy), ms in times.items()]
+    found = summary([*rows, row("c", threads=2)])
+    assert found["rows slower than with 1, 2 threads"] == 1
+    assert found["rows slower than with 1, 2 threads beside 1 busy"] == 0
 
 
 def test_wrong_rows_are_counted() -> None:
