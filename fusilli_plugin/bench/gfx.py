@@ -154,7 +154,7 @@ def missed_goals(row: GraphRow, found: Figures) -> Iterator[str]:
     if found.dispatches is None or found.dispatches > most:
         yield f"{found.dispatches} dispatches (at most {most})"
     if found.spills:
-        yield f"{found.spills} spills (none)"
+        yield f"spills: {found.spills} registers and bytes of private memory (none)"
     halves = row.graph().arguments().inputs[0].data_type in _HALVES
     multiplies = row.kind in (Kind.PRODUCT, Kind.CONVOLUTION) and row.channels >= _CHANNELS
     if halves and multiplies and not found.inspection.matrix:

@@ -50,7 +50,9 @@ def test_goals_by_hand(kind: Kind, limit: int) -> None:
     assert missed(row, figures({MFMA: 1}, kernels=2)) == ["2 dispatches (at most 1)"]
     assert missed(replace(row, is_gradient=True), figures({MFMA: 1}, kernels=2)) == []
     assert missed(replace(row, is_gradient=True), figures({MFMA: 1}, kernels=3)) == ["3 dispatches (at most 2)"]
-    assert missed(row, figures({MFMA: 1}, sgpr_spills=3, scratch=8)) == ["11 spills (none)"]
+    assert missed(row, figures({MFMA: 1}, sgpr_spills=3, scratch=8)) == [
+        "spills: 11 registers and bytes of private memory (none)"
+    ]
     without = [] if kind is Kind.ATTENTION else ["no matrix instructions"]
     assert missed(row, figures({})) == without
     assert missed(replace(row, channels=15), figures({})) == []

@@ -125,11 +125,12 @@ def test_bounds_and_estimates_by_hand() -> None:
     found = made({MFMA: 4, "ds_read_b64": 32}, 304, graph)
     peak = 2048 * 304 * 2.1e9
     assert found.is_compute_bound
+    assert found.bound is not None
     assert found.bound == pytest.approx(2 * 4096**3 / peak)
     assert found.estimate == pytest.approx(2 * found.bound)  # half of the cycles
     assert found.causes() == ["8.0 other instructions for each matrix instruction"]
     half = made({MFMA: 4}, 152, graph)  # half of the compute units
-    assert half.estimate == pytest.approx(2 * half.bound)
+    assert half.estimate == pytest.approx(2 * found.bound)
     assert half.causes() == ["152 workgroups for 304 compute units"]
     late = made({MFMA: 4}, 305, graph)  # two rounds, the second of one workgroup
     assert late.far == pytest.approx(608 / 305)
