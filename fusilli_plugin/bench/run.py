@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import signal
 import statistics
 import subprocess
@@ -25,6 +26,8 @@ SIDES: Final = ("ours", "onnxruntime", "torch")
 _WARM_UP: Final = 0.05
 _SLICE: Final = 0.03
 """Seconds that a side runs in a round at least."""
+_LIMIT: Final = 1200.0
+"""Seconds that a side may take to answer; a load may compile a model."""
 _SAME: Final = 1.05
 """Times another: what is within noise."""
 _NOTHING: Final = 1.5
@@ -32,7 +35,7 @@ _NOTHING: Final = 1.5
 
 
 class BenchError(FusilliError):
-    """A comparison cannot be made: a side's process ended, or none of them could load a row."""
+    """A comparison cannot be made: a side's process ended before it has done anything, or a run has failed."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +97,25 @@ class Row:
         return asdict(self)
 
 
+class _EndedError(BenchError):
+    """A side's process ended, or was ended, and another one is there for the next row."""
+
+
 class _Side:
-    """A process that runs one side."""
+    """A process that runs one side; a new one for the next row if a row ends it."""
 
     def __init__(self, name: str, threads: int, folder: Path) -> None:
         self.name = name
         self._result = folder / f"{name}.npz"
-        command = [sys.executable, "-m", "fusilli_plugin.bench.side", name, str(threads)]
-        self._log = (folder / f"{name}.log").open("w+b")
+        self._command = [sys.executable, "-m", "fusilli_plugin.bench.side", name, str(threads)]
+        self._log_file = folder / f"{name}.log"
+        self._has_answered = False
+        self._start()
+
+    def _start(self) -> None:
+        self._log = self._log_file.open("w+b")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
 
     def load(self, what: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,19 +135,32 @@ class _Side:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.send_signal(signal.SIGCONT)
-        try:
+        line = ""
+        with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+            if select.select([self._process.stdout], [], [], _LIMIT)[0]:
+                line = self._process.stdout.readline()
+            else:
+                self._process.kill()
         if not line:
-            self._log.seek(0)
-            said = self._log.read()[-600:].decode(errors="replace").strip().splitlines()
-            raise BenchError(f"{self.name}: its process ended ({self._process.wait()}): {said[-1] if said else ''}")
+            raise self._ended()
+        self._has_answered = True
         # Its threads may wait for more work by spinning, on the cores that the next side is to have.
         self._process.send_signal(signal.SIGSTOP)
         return json.loads(line)
+
+    def _ended(self) -> BenchError:
+        """Says what the process said last; if others of its kind have worked, there is another one then."""
+        code = self._process.wait()
+        self._log.seek(0)
+        said = self._log.read()[-600:].decode(errors="replace").strip().splitlines()
+        text = f"{self.name}: its process ended ({code}): {said[-1] if said else ''}"
+        if not self._has_answered:
+            return BenchError(text)
+        self.close()
+        self._start()
+        return _EndedError(text)
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -170,7 +195,7 @@ def measure(
         tell: called with what is done next.
 
     Raises:
-        BenchError: a side's process ended.
+        BenchError: a side's process ended before it has done anything.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -206,7 +231,10 @@ def _row(subject: Subject, sides: Mapping[str, _Side], threads: int, busy: int, 
     ready: dict[str, _Side] = {}
     form = verdict = ""
     for name in subject.sides:
-        answer = sides[name].load(subject.load)
+        try:
+            answer = sides[name].load(subject.load)
+        except _EndedError as error:
+            answer = {"error": str(error)}
         if "error" in answer:
             problems[name] = answer["error"]
             continue
@@ -215,12 +243,17 @@ def _row(subject: Subject, sides: Mapping[str, _Side], threads: int, busy: int, 
         verdict = answer["verdict"] or verdict
         if answer["wrong"]:
             problems[name] = answer["wrong"]
-    times = {name: [] for name in ready}
-    for side in ready.values():
-        side.seconds(_WARM_UP)
-    for _ in range(rounds):
-        for name, side in ready.items():
-            times[name].append(side.seconds(_SLICE))
+    times: dict[str, list[float]] = {name: [] for name in ready}
+    for number in range(rounds + 1):
+        for name in [*times]:
+            try:
+                seconds = ready[name].seconds(_SLICE if number else _WARM_UP)
+            except BenchError as error:  # a launch has failed, or ended the process: no times, and others go on
+                problems[name] = str(error)
+                del times[name]
+                continue
+            if number:
+                times[name].append(seconds)
     error = _error(ready)
     if not verdict and error is not None and subject.tolerance is not None:
         verdict = "right" if error <= subject.tolerance else "wrong"

@@ -115,6 +115,38 @@ def test_a_side_whose_process_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) 
         list(measure([Subject("x", {})], threads=1))
 
 
+def test_a_row_that_ends_a_process_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The side stands in for one whose driver crashes: at a load, and at a run."""
+    program = tmp_path / "side.py"
+    program.write_text(
+        "import json, os, sys\n"
+        "import numpy as np\n"
+        "for line in sys.stdin:\n"
+        "    request = json.loads(line)\n"
+        "    what = request.get('load') or what\n"
+        "    if what['ends'] == ('load' if 'load' in request else 'run'):\n"
+        "        sys.exit('driver: bad state')\n"
+        "    if 'load' in request:\n"
+        "        np.savez(request['result'], np.ones(2))\n"
+        "    print(json.dumps({'form': '', 'verdict': '', 'wrong': '', 'seconds': 0.5}), flush=True)\n"
+    )
+    start = run._Side._start
+
+    def other(side: run._Side) -> None:
+        side._command = [sys.executable, str(program)]
+        start(side)
+
+    monkeypatch.setattr(run._Side, "_start", other)
+    subjects = [Subject(f"{number} {ends}", {"ends": ends}, ("ours",)) for number, ends in enumerate(
+        ["no", "load", "load", "no", "run", "no"]
+    )]  # fmt: skip
+    rows = list(measure(subjects, threads=1, rounds=2))
+    assert [each.ours_ms for each in rows] == [500, None, None, 500, None, 500]
+    problems = [each.problems.get("ours", "") for each in rows]
+    assert [bool(text) for text in problems] == [False, True, True, False, True, False]
+    assert problems[4] == "ours: its process ended (1): driver: bad state"
+
+
 def test_no_side_outlives_who_asks() -> None:
     """A side is stopped while others run: it does not see that its input ended."""
     parent = (
