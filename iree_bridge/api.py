@@ -94,6 +94,8 @@ def load_code(graph: Graph, code: CompiledCode, place: Device, options: Options)
 def compile_graph(graph: Graph | object, targets: Sequence[Target], *, options: Options | None = None) -> Artifact:
     """A graph, or what `build` takes for one, compiled for one or more targets; no device is needed.
 
+    With ``options.tune`` of ``measure`` the forms for AMD's targets are ordered by figures of their code first.
+
     Raises:
         GraphError: the graph is not valid or none, or no target is given.
         NotSupportedError: a target does not serve it.
@@ -108,4 +110,10 @@ def compile_graph(graph: Graph | object, targets: Sequence[Target], *, options: 
     graph = Graph.of(graph)
     for target in targets:
         support(graph, target).require()
+    options = options or Options.from_env()
+    if options.tune is TuneMode.MEASURE:
+        from iree_bridge.tuning import ensure_ranked
+
+        for target in targets:
+            ensure_ranked(graph, target, options)
     return compile_artifact(graph, targets, options)

@@ -37,7 +37,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "rocm": ("iree_bridge/devices/hip.py", "hipdnn_backend/device/memory.py"),
     "platformdirs": ("iree_bridge/",),
     "flatbuffers": ("hipdnn_backend/wire/",),
-    "torch": ("hipdnn_backend/offload/", "fusilli_plugin/bench/side.py"),
+    "torch": ("hipdnn_backend/offload/", "fusilli_plugin/bench/"),
     "torch_mlir": ("hipdnn_backend/offload/",),
     "onnx": (
         "hipdnn_backend/offload/",

@@ -1,8 +1,9 @@
 """One side of a comparison, in a process of its own: ``python -m fusilli_plugin.bench.side SIDE THREADS``.
 
 Reads one JSON object a line and answers each with one. ``{"load": {...}, "result": file}`` loads a workload (``suite``,
-``name``) or a model (``path``, ``dims``), runs it once and writes the first result; ``{"seconds": s}`` runs for about
-that long and answers the seconds of a run. Nobody else writes to the standard output that the parent reads.
+``name``), a model (``path``, ``dims``) or a graph on a device (``graph``, ``device``), runs it once and writes the
+results; ``{"seconds": s}`` runs for about that long and answers the seconds of a run. Nobody else writes to the
+standard output that the parent reads. With 0 threads it stays on the cores that it was given.
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, Final
 
 import numpy as np
 
+from fusilli_plugin.bench.loaded import Loaded
 from fusilli_plugin.bench.workloads import Workload, feeds_of, find
 
 __all__ = ["main"]
 
 _PR_SET_PDEATHSIG: Final = 1
 Array = np.ndarray[Any, Any]
-Run = Callable[[], Array]
 
 
-def _ours(request: Mapping[str, Any], threads: int) -> tuple[Run, str]:
+def _ours(request: Mapping[str, Any], threads: int, end: ExitStack) -> Loaded:
+    if "graph" in request:
+        from fusilli_plugin.bench.on_device import ours
+
+        return ours(request["graph"], request["device"], end)
     from fusilli_plugin.engine.engine import FusilliEngine
     from fusilli_plugin.engine.plan import FusilliPlan
     from hipdnn_backend import offload
@@ -37,14 +43,10 @@ def _ours(request: Mapping[str, Any], threads: int) -> tuple[Run, str]:
     model = offload.load(_source(request), device=device, engines=engines, dims=request.get("dims"))
     feeds = feeds_of(_workload(request)) if "name" in request else _random(model.inputs)
     forms = {plan.form for plan in model.plans if isinstance(plan, FusilliPlan)}
-
-    def run() -> Array:
-        return next(iter(model.run(feeds).values()))
-
-    return run, ", ".join(sorted(forms))
+    return Loaded(lambda: model.run(feeds), lambda: model.run(feeds).values(), ", ".join(sorted(forms)))
 
 
-def _onnxruntime(request: Mapping[str, Any], threads: int) -> tuple[Run, str]:
+def _onnxruntime(request: Mapping[str, Any], threads: int, end: ExitStack) -> Loaded:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -58,21 +60,29 @@ def _onnxruntime(request: Mapping[str, Any], threads: int) -> tuple[Run, str]:
         feeds = feeds_of(_workload(request))
     else:
         feeds = {each.name: _filled(each.shape, _TYPES[each.type]) for each in session.get_inputs()}
-    return lambda: np.asarray(session.run(None, feeds)[0]), ""
+
+    def run() -> Any:
+        return session.run(None, feeds)
+
+    return Loaded(run, run)
 
 
-def _torch(request: Mapping[str, Any], threads: int) -> tuple[Run, str]:
+def _torch(request: Mapping[str, Any], threads: int, end: ExitStack) -> Loaded:
+    if "graph" in request:
+        from fusilli_plugin.bench.on_device import in_torch
+
+        return in_torch(request["graph"], request["device"], threads)
     import torch
 
     torch.set_num_threads(threads)
     workload = _workload(request)
     tensors = {name: torch.from_numpy(array) for name, array in workload.arrays().items()}
 
-    def run() -> Array:
+    def run() -> Any:
         with torch.inference_mode():
-            return np.asarray(workload.torch(torch, tensors).numpy())
+            return workload.torch(torch, tensors)
 
-    return run, ""
+    return Loaded(run, lambda: [run().numpy()])
 
 
 _SIDES = {"ours": _ours, "onnxruntime": _onnxruntime, "torch": _torch}
@@ -101,7 +111,7 @@ def _filled(dims: Any, dtype: str) -> Array:
     return rng.random(sizes, np.float32).astype(kind) if kind.kind == "f" else np.ones(sizes, kind)
 
 
-def _timed(run: Run, seconds: float) -> float:
+def _timed(run: Callable[[], object], seconds: float) -> float:
     """Seconds of a run, of as many as take about ``seconds``; at least one."""
     count, begun = 0, time.perf_counter()
     while True:
@@ -117,22 +127,24 @@ def main() -> None:
     side, threads = sys.argv[1], int(sys.argv[2])
     # Whoever asks may be killed while this process is stopped, which nothing but that signal ends.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    if threads:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to the standard error
-    run: Run | None = None
+    loaded: Loaded | None = None
+    end = ExitStack()
     for line in sys.stdin:
         request = json.loads(line)
         try:
             if "load" in request:
-                run = None
-                run, form = _SIDES[side](request["load"], threads)
-                result = np.asarray(run())
-                np.save(request["result"], result, allow_pickle=False)
-                answer: dict[str, Any] = {"form": form}
+                loaded = None
+                end.close()
+                loaded = _SIDES[side](request["load"], threads, end)
+                np.savez(request["result"], *map(np.asarray, loaded.results()))
+                answer = {name: getattr(loaded, name) for name in ("form", "verdict", "wrong")}
             else:
-                assert run is not None
-                answer = {"seconds": _timed(run, request["seconds"])}
+                assert loaded is not None
+                answer: dict[str, Any] = {"seconds": _timed(loaded.run, request["seconds"])}
         except Exception as error:  # whatever a side cannot do is what its column says
             answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
         answers.write(json.dumps(answer) + "\n")

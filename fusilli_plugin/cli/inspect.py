@@ -22,6 +22,7 @@ from fusilli_plugin.formats.graphs import load_graph
 from iree_bridge import Options, Target, support
 from iree_bridge.compile.assembly import Dispatch
 from iree_bridge.compile.inspect import Inspection, inspect_graph
+from iree_bridge.static.figures import Figures, figures
 
 __all__ = ["document", "facts", "inspect"]
 
@@ -36,6 +37,9 @@ def inspect(graph_file: Path, targets: tuple[str, ...], kernels: bool, as_json: 
 
     No device is needed. Dispatches, matrix instructions, vector registers (VGPRs), spilled registers, LDS bytes per
     workgroup and scratch bytes per work item are read from the assembly and its metadata, the worst kernel counting.
+    A second table has the kernel that does most: other instructions for each matrix instruction of its main loop,
+    workgroups, waves that a SIMD holds, the roofline bound, how many times that an estimate by these figures is, and
+    why. The estimate says where to look; it is no prediction.
 
     \b
     Examples:
@@ -46,18 +50,59 @@ def inspect(graph_file: Path, targets: tuple[str, ...], kernels: bool, as_json: 
     chosen = [Target.parse(target) for target in targets]
     options = Options.from_env()
     found: list[Inspection] = []
+    read: dict[int, Figures] = {}
     with progress() as step:
         for number, target in enumerate(chosen, start=1):
             step.say(f"[{number}/{len(chosen)}] compiling '{graph.name}' for {target}")
             support(graph, target).require()
-            found.append(inspect_graph(graph, target, options))
+            if target.backend == "rocm":
+                read[len(found)] = figures(graph, target, options)
+                found.append(read[len(found)].inspection)
+            else:
+                found.append(inspect_graph(graph, target, options))
     if as_json:
-        print_json([document(inspection) for inspection in found])
+        print_json([document(each) | _costs(read.get(number)) for number, each in enumerate(found)])
         return
     print_table(*facts(found))
+    if read:
+        columns = ("target", "form", "others per matrix", "workgroups", "waves", "bound us", "times", "causes")
+        print_table(columns, [_cost_cells(each) for each in read.values()])
     if kernels:
         columns = ("target", "kernel", "VGPRs", "AGPRs", "SGPRs", "spills", "LDS", "scratch", "workgroup", "wave")
         print_table(columns, [_kernel_cells(inspection, k) for inspection in found for k in inspection.kernels])
+
+
+def _costs(found: Figures | None) -> dict[str, Any]:
+    """What a graph's code takes on a chip, as JSON; units are seconds and bytes."""
+    if found is None:
+        return {}
+    main = found.main
+    return {
+        "form": found.form,
+        "chip": found.chip and found.chip.name,
+        "others_per_matrix": found.others_per_matrix,
+        "workgroups": main and main.workgroups,
+        "waves": main and main.waves,
+        "flops": found.flops,
+        "bytes": found.bytes_least,
+        "bound_s": found.bound,
+        "estimate_s": found.estimate,
+        "causes": found.causes(),
+    }
+
+
+def _cost_cells(found: Figures) -> tuple[object, ...]:
+    main, bound = found.main, found.bound
+    return (
+        str(found.target),
+        found.form,
+        "-" if found.others_per_matrix is None else f"{found.others_per_matrix:.1f}",
+        "-" if main is None else f"{main.workgroups} for {'?' if found.chip is None else found.chip.units} units",
+        "-" if main is None or main.waves is None else main.waves,
+        "-" if bound is None else f"{1e6 * bound:.3g}",
+        "-" if found.far is None else f"{found.far:.2g}",
+        ", ".join(found.causes()) or "-",
+    )
 
 
 def _kernel_cells(inspection: Inspection, kernel: Dispatch) -> tuple[object, ...]:

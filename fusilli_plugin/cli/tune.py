@@ -19,12 +19,13 @@ from fusilli_plugin.cli.base import (
     print_table,
     progress,
     require_outputs,
+    targets_option,
 )
 from fusilli_plugin.cli.models import load_model
 from fusilli_plugin.formats.graphs import load_graph
 from fusilli_plugin.formats.kinds import is_model
 from graph_api import FusilliError, Graph
-from iree_bridge import Device, Options
+from iree_bridge import Device, Options, Target
 from iree_bridge.compile import tuned
 from iree_bridge.compile.compiler import cache_for
 from iree_bridge.compile.tuned import Record
@@ -38,6 +39,7 @@ _LEAST: Final = 5.0
 @command("tune")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="[FILE]...")
 @device_option
+@targets_option(required=False, help_text="Chips of AMD's, of which no device is at hand: graphs only.")
 @click.option("--budget", default=60.0, show_default=True, help="Seconds for each file; more where graphs need more.")
 @click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Models: size of a symbolic dim.")
 @click.option(
@@ -53,6 +55,7 @@ def tune(
     ctx: click.Context,
     files: tuple[Path, ...],
     device: str | None,
+    targets: tuple[str, ...],
     budget: float,
     dims: tuple[str, ...],
     target_file: Path | None,
@@ -65,10 +68,14 @@ def tune(
     serves from then on, in every program that uses this cache (FUSILLI_TUNE=off switches that off). Exit code 1 if a
     graph could not be measured.
 
+    With --target nothing is run: forms that were executed in the emulator for graphs like this one are ordered by what
+    their code takes. What a device measures counts before that.
+
     \b
     Examples:
       fusilli tune graph.json --device cpu
       fusilli tune model.onnx --device hip --budget 600 --export tuned.json
+      fusilli tune graph.json --target gfx942
       fusilli tune --import tuned.json
     """
     options = Options.from_env()
@@ -76,24 +83,31 @@ def tune(
         raise click.UsageError("name a graph or a model, or --import or --export")
     if not budget > 0:
         raise click.BadParameter(f"{budget} is not positive", param_hint="--budget")
+    chips = [Target.parse(target) for target in targets]
+    if chips and device is not None:
+        raise click.UsageError("name a --device, or a --target that no device is at hand for")
+    if chips and (model := next((file for file in files if is_model(file)), None)):
+        raise click.UsageError(f"{model} is a model; with --target name graphs")
     require_outputs(target_file)
     store = cache_for(options)
     taken = [] if source_file is None else tuned.read_file(source_file)
     for record in taken:
         tuned.keep(store, record)
     rows: list[dict[str, Any]] = []
-    place = Device.parse(device or options.device)
+    where: dict[str, Any] = {"targets": [str(chip) for chip in chips]}
     with progress() as step:
-        for file in files:
-            graphs = _graphs(file, str(place), dims, step)
-            share = max(budget / max(len(graphs), 1), _LEAST)
-            for number, graph in enumerate(graphs, start=1):
-                rows.append(_measured(graph, place, share, step, f"{file.name} {number}/{len(graphs)}", options))
+        if chips:
+            rows += [_ranked(load_graph(file), chip, budget, step, options) for file in files for chip in chips]
+        else:
+            place = Device.parse(device or options.device)
+            where = {"device": str(place)}
+            for file in files:
+                rows += _all_measured(file, place, budget, dims, step, options)
     kept = [record for key in store.tuned_keys() for record in tuned.records(store, key)]
     if target_file is not None:
         tuned.write_file(target_file, kept)
     if as_json:
-        print_json({"device": str(place), "imported": len(taken), "kept": len(kept), "graphs": rows})
+        print_json(where | {"imported": len(taken), "kept": len(kept), "graphs": rows})
     else:
         _print(rows, len(taken), len(kept), target_file)
     ctx.exit(1 if any("error" in row for row in rows) else 0)
@@ -111,6 +125,17 @@ def _graphs(file: Path, device: str, dims: Sequence[str], step: Step) -> list[Gr
     return sorted(found.values(), key=lambda graph: -(graph.flops() or 0))
 
 
+def _all_measured(
+    file: Path, place: Device, budget: float, dims: Sequence[str], step: Step, options: Options
+) -> list[dict[str, Any]]:
+    graphs = _graphs(file, str(place), dims, step)
+    share = max(budget / max(len(graphs), 1), _LEAST)
+    return [
+        _measured(graph, place, share, step, f"{file.name} {number}/{len(graphs)}", options)
+        for number, graph in enumerate(graphs, start=1)
+    ]
+
+
 def _measured(graph: Graph, place: Device, budget: float, step: Step, what: str, options: Options) -> dict[str, Any]:
     from iree_bridge.tuning import tune as measure
 
@@ -118,6 +143,18 @@ def _measured(graph: Graph, place: Device, budget: float, step: Step, what: str,
     row: dict[str, Any] = {"graph": graph.name or what}
     try:
         record = measure(graph, place, options, budget=budget, tell=lambda text: step.say(f"{what}: {text}"))
+    except FusilliError as error:
+        return row | {"error": str(error).splitlines()[0]}
+    return row | _described(record) | {"seconds": round(time.perf_counter() - begun, 2)}
+
+
+def _ranked(graph: Graph, chip: Target, budget: float, step: Step, options: Options) -> dict[str, Any]:
+    from iree_bridge.tuning import rank
+
+    begun = time.perf_counter()
+    row: dict[str, Any] = {"graph": graph.name, "target": str(chip)}
+    try:
+        record = rank(graph, chip, options, budget=budget, tell=lambda text: step.say(f"{graph.name}: {text}"))
     except FusilliError as error:
         return row | {"error": str(error).splitlines()[0]}
     return row | _described(record) | {"seconds": round(time.perf_counter() - begun, 2)}
@@ -141,6 +178,8 @@ def _print(rows: list[dict[str, Any]], taken: int, kept: int, target_file: Path 
             ("graph", "default ms", "fastest", "ms", "of the default", "not right"),
             [_cells(row) for row in rows if "error" not in row],
         )
+    if any("target" in row for row in rows):
+        echo("times are estimates by what code takes: nothing was run")
     for row in rows:
         if "error" in row:
             echo(f"{row['graph']}: {row['error']}")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Dispatch", "parse_assembly", "read_assembly", "read_dispatches"]
+__all__ = ["Dispatch", "is_matrix", "parse_assembly", "read_assembly", "read_dispatches"]
 
-_MATRIX: Final = re.compile(r"^\s+(v_(?:mfma|smfmac|wmma|swmmac)_\w+)")
+_MATRIX: Final = re.compile(r"v_(?:mfma|smfmac|wmma|swmmac)_")
+_INSTRUCTION: Final = re.compile(r"^\s+([a-z]\w*)\s*([^\s;,]*)")
 _SCRATCH: Final = re.compile(r"^\s+(?:scratch_(?:load|store)|buffer_(?:load|store)\w* .*\boff\b.*\bs\[0:3\])")
 _LABEL: Final = re.compile(r"^'?\"?([\w$.]+)'?\"?:")
+_FILE: Final = re.compile(r"(?m)^(?=\s*\.amdgcn_target )")
 _FIELD: Final = re.compile(r"^(?:  - |    )(\.\w+):\s*(.*)$")
 
 
@@ -30,6 +33,8 @@ class Dispatch:
         workgroup: largest number of work items in a workgroup.
         wavefront: work items in a wave.
         matrix: matrix instructions in the code, by mnemonic.
+        loop: all instructions of the main loop, by mnemonic: the innermost loop with the most matrix instructions, or
+            the code from the first to the last of them where no loop holds any; empty without matrix instructions.
     """
 
     name: str
@@ -44,6 +49,18 @@ class Dispatch:
     workgroup: int
     wavefront: int
     matrix: dict[str, int] = field(default_factory=dict)
+    loop: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def others_per_matrix(self) -> float | None:
+        """Instructions of the main loop that are no matrix instructions, for each that is; None: there are none."""
+        multiplied = sum(count for mnemonic, count in self.loop.items() if is_matrix(mnemonic))
+        return (sum(self.loop.values()) - multiplied) / multiplied if multiplied else None
+
+
+def is_matrix(mnemonic: str) -> bool:
+    """Whether an instruction multiplies matrices."""
+    return _MATRIX.match(mnemonic) is not None
 
 
 def read_dispatches(folder: Path) -> list[Dispatch]:
@@ -61,9 +78,13 @@ def read_assembly(folder: Path) -> str:
 
 
 def parse_assembly(text: str) -> list[Dispatch]:
-    """The kernels in one AMD assembly file, in the order of its metadata; none if it has no metadata."""
+    """The kernels in AMD assembly, of one file or several joined, in the order of the metadata; none without any."""
+    return [kernel for file in _FILE.split(text) for kernel in _parse_file(file)]
+
+
+def _parse_file(text: str) -> list[Dispatch]:
     code, _, metadata = text.partition("\namdhsa.kernels:")
-    matrix, scratch = _instructions(code)
+    bodies = _bodies(code)
     return [
         Dispatch(
             name=name,
@@ -74,29 +95,70 @@ def parse_assembly(text: str) -> list[Dispatch]:
             sgpr_spills=_number(values, ".sgpr_spill_count"),
             lds=_number(values, ".group_segment_fixed_size"),
             scratch=_number(values, ".private_segment_fixed_size"),
-            scratch_instructions=scratch[name],
+            scratch_instructions=sum(_SCRATCH.match(line) is not None for line in body.lines),
             workgroup=_number(values, ".max_flat_workgroup_size"),
             wavefront=_number(values, ".wavefront_size"),
-            matrix=dict(sorted(matrix.get(name, Counter()).items())),
+            matrix=dict(sorted(Counter(filter(is_matrix, body.mnemonics)).items())),
+            loop=dict(sorted(Counter(filter(None, _main_loop(body))).items())),
         )
         for values in _kernels(metadata)
         if (name := values.get(".name", "").strip("'\""))
+        for body in [bodies.get(name, _Body())]
     ]
 
 
-def _instructions(code: str) -> tuple[dict[str, Counter[str]], Counter[str]]:
-    matrix: dict[str, Counter[str]] = {}
-    scratch: Counter[str] = Counter()
-    current = ""
+@dataclass
+class _Body:
+    """The lines of a kernel, with the mnemonic of each ("" for what is no instruction) and where its labels are."""
+
+    lines: list[str] = field(default_factory=list)
+    mnemonics: list[str] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+
+
+def _bodies(code: str) -> dict[str, _Body]:
+    bodies: dict[str, _Body] = {}
+    current = _Body()
     for line in code.splitlines():
         label = _LABEL.match(line)
         if label is not None and not label[1].startswith((".L", ".l")):
-            current = label[1]
-        elif (found := _MATRIX.match(line)) is not None:
-            matrix.setdefault(current, Counter())[found[1]] += 1
-        elif _SCRATCH.match(line):
-            scratch[current] += 1
-    return matrix, scratch
+            current = bodies.setdefault(label[1], _Body())
+            continue
+        if label is not None:
+            current.labels[label[1]] = len(current.lines)
+        found = None if label is not None else _INSTRUCTION.match(line)
+        current.lines.append(line)
+        current.mnemonics.append("" if found is None else found[1])
+    return bodies
+
+
+def _main_loop(body: _Body) -> Sequence[str]:
+    """The mnemonics of the main loop, "" among them: see `Dispatch`."""
+    multiplied = [number for number, mnemonic in enumerate(body.mnemonics) if is_matrix(mnemonic)]
+    if not multiplied:
+        return ()
+    loops = [span for span in _loops(body) if any(number in span for number in multiplied)]
+    inner = [span for span in loops if not any(other != span and _is_in(other, span) for other in loops)]
+    if inner:
+        best = max(inner, key=lambda span: sum(number in span for number in multiplied))
+        return body.mnemonics[best.start : best.stop]
+    return body.mnemonics[multiplied[0] : multiplied[-1] + 1]
+
+
+def _loops(body: _Body) -> list[range]:
+    """From a label to a branch back to it; of several branches to a label the last one counts."""
+    ends: dict[int, int] = {}
+    for number, (line, mnemonic) in enumerate(zip(body.lines, body.mnemonics, strict=True)):
+        if mnemonic.startswith(("s_branch", "s_cbranch")):
+            found = _INSTRUCTION.match(line)
+            start = body.labels.get(found[2], number) if found is not None else number
+            if start < number:
+                ends[start] = number
+    return [range(start, end + 1) for start, end in ends.items()]
+
+
+def _is_in(one: range, other: range) -> bool:
+    return other.start <= one.start and one.stop <= other.stop
 
 
 def _kernels(metadata: str) -> list[dict[str, str]]:

@@ -295,15 +295,23 @@ def inspect_ir(ir: EmittedIr, recipe: Recipe, options: Options, *, name: str = "
     return _request_compile(ir, _Job(name, recipe, options), inspect=True).header
 
 
-def compile_assembly(graph: Graph, target: Target, options: Options | None = None) -> tuple[CompiledCode, str]:
+def compile_assembly(
+    graph: Graph, target: Target, options: Options | None = None, *, form: str | None = None
+) -> tuple[CompiledCode, str]:
     """The code of a graph for an AMD target, and the assembly of its kernels. Compiled anew: the cache has no assembly.
+
+    Args:
+        graph: valid.
+        target: of AMD.
+        options: default: ``Options.from_env()``.
+        form: as for ``compile_code``.
 
     Raises:
         GraphError, NotSupportedError, CompileError: as ``compile_code``.
     """
     options = options or Options.from_env()
     graph.validate()
-    recipes = recipes_for(graph, target, options)
+    recipes = (recipe_for(graph, target, options, form=form),) if form else recipes_for(graph, target, options)
 
     def make(job: _Job) -> tuple[CompiledCode, str]:
         ir = _emit(job)

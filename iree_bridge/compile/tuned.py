@@ -19,10 +19,12 @@ from graph_api import Graph
 from iree_bridge.compile import versions
 from iree_bridge.compile.cache import Cache, key_of
 from iree_bridge.targets.cpu import processor
+from iree_bridge.targets.executed import was_executed
 from iree_bridge.targets.target import Target
-from iree_bridge.targets.variants import Variant, named
+from iree_bridge.targets.variants import Variant, choose, named
 
 __all__ = [
+    "BY_CODE",
     "Figure",
     "Record",
     "TuningFileError",
@@ -40,6 +42,8 @@ _VERSION: Final = 1
 _MOST: Final = 64
 """Devices that a record is kept of."""
 RIGHT: Final = "right"
+BY_CODE: Final = "figures of the code"
+"""The place of a record that no device has measured: seconds are estimates, forms were executed in the emulator."""
 
 
 class TuningFileError(FusilliError):
@@ -111,17 +115,25 @@ def winner(store: Cache, graph: Graph, target: Target, flags: Sequence[str] = ()
     """The form of a graph that was the fastest right one here; None: nothing is known.
 
     What was measured on another device of the target counts where there is nothing better, if the form is right by
-    itself: see `Variant.is_proven`.
+    itself: see `Variant.is_proven`; then what figures of the code say, if the form was executed in the emulator for
+    graphs like this one.
     """
     if not store.has_tuned():
         return None
     found = records(store, key_for(graph, target, flags))
     here = place_of(target) if found else ""
-    for record in sorted(found, key=lambda record: record.place != here):
+    for record in sorted(found, key=lambda record: (record.place != here, record.place == BY_CODE)):
         variant = named(graph, target, record.winner)
-        if variant is not None and (variant.is_proven or record.place == here):
+        if variant is None or (record.place == BY_CODE and not _may_serve_unmeasured(graph, target, variant)):
+            continue
+        if variant.is_proven or record.place == here:
             return variant
     return None
+
+
+def _may_serve_unmeasured(graph: Graph, target: Target, variant: Variant) -> bool:
+    """Whether it is the graph's default, or was executed in the emulator; a file may claim anything."""
+    return variant == choose(graph, target) or was_executed(graph, target, variant.name)
 
 
 def records(store: Cache, key: str) -> list[Record]:

