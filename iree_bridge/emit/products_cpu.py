@@ -6,7 +6,7 @@ What the compiler makes of a named product by itself reaches a tenth to a half o
 * columns as they lie, ``[taps, columns]``: nothing is copied, and a block of taps and columns stays in the nearest
   cache while all rows of a tile meet it;
 * columns in panels ``[columns / b, taps, b]``, as wide as some vectors, whose rows follow each other in memory: for
-  matrices that lie the other way, or are made for the product anyway;
+  matrices that lie the other way, or are made for the product anyway, or whose rows take each other's places in the cache;
 * one row: a sum of the rows of the other matrix.
 """
 
@@ -42,6 +42,8 @@ _LEAST_DEPTH: Final = 32
 """Taps that are summed for a tile at least before the next tile."""
 _FEW_ROWS: Final = 32
 """Rows that do not pay for a copy of the other matrix."""
+_PAGE: Final = 4096
+"""Bytes after which lines of memory take each other's places in the nearest cache."""
 _ROW_COLUMNS: Final = 512
 """Most columns of one tile of a product with one row: long pieces of the other matrix's rows are read at once."""
 _ROW_VECTOR, _ROW_STEP = 64, 8
@@ -57,11 +59,13 @@ class Kernel:
         widths: columns of the result, the best first.
         block: elements of a tile, of the result or of columns, that the nearest cache holds beside other things. The
             compiler refuses to fill tiles of twice the size.
+        many: rows of the result from which a copy of the columns into panels pays; None: it never does.
     """
 
     rows: int
     widths: tuple[int, ...]
     block: int
+    many: int | None = None
 
     def width(self, columns: int) -> int:
         """The widest that leaves little of its last panel empty, else the one that leaves the least."""
@@ -70,8 +74,8 @@ class Kernel:
 
 
 _KERNELS: Final = {
-    16: Kernel(rows=4, widths=(8, 4), block=1024),
-    32: Kernel(rows=4, widths=(16, 8), block=2048),
+    16: Kernel(rows=4, widths=(8, 4), block=1024, many=256),
+    32: Kernel(rows=4, widths=(16, 8), block=2048, many=256),
     64: Kernel(rows=8, widths=(32, 16, 8), block=4096),
 }
 """Bytes of a vector → as many sums as the registers hold beside their factors."""
@@ -122,8 +126,8 @@ def product(e: Emitter, a: Value, b: Value, *, across: bool) -> Value | None:
     if parts > 1:
         return _in_parts(e, a, b, parts, across=across)
     a = as_computed(e, a)
-    if across:
-        return e.slice(_in_panels(e, a, b), len(a.dims) - 1, 0, n)
+    if across or _copies(e, m, n):
+        return _by_copied_columns(e, a, b)
     return (_one_row if m == 1 else by_columns)(e, a, as_computed(e, b))
 
 
@@ -154,6 +158,21 @@ def _in_parts(e: Emitter, a: Value, b: Value, parts: int, *, across: bool) -> Va
     if c is None:
         return None
     return e.reshape(total(e, c, [at]), (*lead, m, n))
+
+
+def _copies(e: Emitter, m: int, n: int) -> bool:
+    """Whether the columns are worth a copy into panels though they lie row by row.
+
+    A cache finds its lines by the address modulo 4096 in most processors, so rows of some widths take each other's places.
+    """
+    kernel = kernel_of(e)
+    if 4 * n % _PAGE == 0:
+        return m >= _ROWS
+    return kernel.many is not None and m >= kernel.many and n % kernel.widths[0] == 0
+
+
+def _by_copied_columns(e: Emitter, a: Value, b: Value) -> Value:
+    return e.slice(_in_panels(e, a, b), len(b.dims) - 1, 0, b.dims[-1])
 
 
 def _in_panels(e: Emitter, a: Value, b: Value) -> Value:
@@ -200,6 +219,8 @@ def by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
 def by_columns(e: Emitter, rows: Value, columns: Value) -> Value:
     """rows [M, taps] or [batch..., M, taps] times columns [batch..., taps, P]: [batch..., M, P]."""
     kernel, m, (*lead, _, places) = kernel_of(e), rows.dims[-2], columns.dims
+    if _copies(e, m, places):
+        return _by_copied_columns(e, rows, columns)
     height, across, width = _column_tiles(kernel, m, places)
     batch = [f"d{axis}" for axis in range(len(lead))]
     i, j, t = (f"d{axis + len(lead)}" for axis in range(3))
