@@ -284,6 +284,19 @@ def _attention(on: At) -> Axes:
     return tuple(axis if each else None for each in follows)
 
 
+@rule("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
+def _whole_attention(on: At) -> Axes:
+    """What PyTorch has for layers in inference; sequences stand in dim 0."""
+    names = [name for name in ("src", "query", "key", "value") if name in on.given]
+    on.only(*names)
+    if {on.axis(name) for name in names} != {0} or on.rank(names[0]) != 3:
+        raise NotPaddableError("not all operands have rows in dim 0, or these are no batch")
+    values = on.node.meta["val"]
+    if isinstance(values, torch.Tensor):
+        return 0
+    return tuple(0 if each is not None and on.walk.rows_of(each) else None for each in values)
+
+
 @rule("arange", "full", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_full", "new_empty", "scalar_tensor")
 def _made(on: At) -> Axes:
     """Made of numbers: as many as there are rows, which begins with those for fewer."""
