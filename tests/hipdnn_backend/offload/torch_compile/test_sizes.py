@@ -100,6 +100,7 @@ def test_with_error_only_named_sizes_run() -> None:
         call(torch.ones(3, 5))
 
 
+@pytest.mark.slow
 def test_many_threads_and_sizes() -> None:
     """Tracers of PyTorch's change PyTorch while they run: one thread at a time traces."""
     model, wrong = Net().eval(), list[Any]()
@@ -145,6 +146,7 @@ def test_padded_where_that_is_harmless() -> None:
         call(x)
 
 
+@pytest.mark.slow
 def test_backward_graphs_are_made_in_advance() -> None:
     model = nn.Linear(4, 2)
     call = compiled(lambda x: model(x).sin(), shapes={"x.0": [3, 5]}, on_new_shape="error")
@@ -272,7 +274,7 @@ def _proof(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
 
 
 def test_what_is_padded_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    padded = [_proof(seed, monkeypatch) for seed in range(6)]
+    padded = [_proof(seed, monkeypatch) for seed in range(4)]
     assert 0 < sum(padded) < len(padded)
 
 
