@@ -20,16 +20,15 @@ from onnx import helper
 from fusilli_plugin.edge.link import ffi
 from fusilli_plugin.ort_ep.abi import Api, OrtError
 from fusilli_plugin.ort_ep.ahead import Ahead
-from fusilli_plugin.ort_ep.background import background
 from fusilli_plugin.ort_ep.errors import NewShapeError, ProviderError
 from fusilli_plugin.ort_ep.graphs import Value
 from fusilli_plugin.ort_ep.kernels import Kernels, Places, Result, StoredModel
 from fusilli_plugin.ort_ep.memory import on_stream_release
 from fusilli_plugin.ort_ep.offloading import Compiled
-from fusilli_plugin.ort_ep.options import OnNewShape
 from fusilli_plugin.ort_ep.plans import PaddedPlan, Runnable, ShapePlan, numbers_of
-from fusilli_plugin.ort_ep.shape_counts import ShapeCount, ShapeCounts
-from hipdnn_backend.offload.buckets import Dims, kept, padded, served_by
+from hipdnn_backend.offload.background import background
+from hipdnn_backend.offload.buckets import Dims, OnNewShape, kept, padded, served_by
+from hipdnn_backend.offload.shape_counts import ShapeCount, ShapeCounts
 from iree_bridge import Device
 
 __all__ = ["Call", "CompiledNode", "Policy", "ShapePlan"]

@@ -12,7 +12,6 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +20,10 @@ import numpy as np
 from fusilli_ground.errors import OptionError
 from fusilli_ground.spelling import did_you_mean
 from fusilli_plugin.ort_ep.abi import NAME
-from hipdnn_backend.offload.buckets import Sizes, parse_sizes
+from hipdnn_backend.offload.buckets import OnNewShape, Sizes, parse_sizes
 from iree_bridge.compile.options import TuneMode
 
-__all__ = ["ContextSettings", "OnNewShape", "ProviderOptions"]
+__all__ = ["ContextSettings", "ProviderOptions"]
 
 _PREFIX: Final = f"ep.{NAME.lower()}."
 _MAX_SHAPES: Final = 1024
@@ -88,26 +87,6 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-class OnNewShape(StrEnum):
-    """What a run does whose shape has no code.
-
-    FALLBACK: ONNX Runtime's kernels run it, and again until its code is there.
-    WAIT: it waits for the code.
-    ERROR: it is an error.
-    """
-
-    FALLBACK = "fallback"
-    WAIT = "wait"
-    ERROR = "error"
-
-
-def _on_new_shape(text: str) -> OnNewShape:
-    try:
-        return OnNewShape(text)
-    except ValueError:
-        raise ValueError(", ".join(each.value for each in OnNewShape)) from None
-
-
 def _tune(text: str) -> TuneMode:
     try:
         return TuneMode(text)
@@ -138,7 +117,7 @@ class ProviderOptions:
     min_nodes: int = field(default=1, metadata={"read": _count})
     max_shapes: int = field(default=8, metadata={"read": _count})
     dump: Path | None = field(default=None, metadata={"read": _folder})
-    on_new_shape: OnNewShape = field(default=OnNewShape.FALLBACK, metadata={"read": _on_new_shape})
+    on_new_shape: OnNewShape = field(default=OnNewShape.FALLBACK, metadata={"read": OnNewShape.read})
     inputs: Mapping[str, Any] = field(default_factory=dict, metadata={"read": _values})
     shapes: Sizes = field(default_factory=dict, metadata={"read": parse_sizes})
     tune: TuneMode | None = field(default=None, metadata={"read": _tune})

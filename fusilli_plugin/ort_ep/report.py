@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from fusilli_plugin.ort_ep.abi import NAME
-from fusilli_plugin.ort_ep.shape_counts import ShapeCount
+from hipdnn_backend.offload.shape_counts import ShapeCount
 
 __all__ = ["REQUEST", "NodeReport", "Report", "announce", "answer", "ask"]
 
 REQUEST: Final = "fusilli.report"
 """A session's dynamic option that asks its provider for a report; the value says whose question it is."""
 
+_KERNELS: Final = "in ONNX Runtime's kernels"
 _lock = threading.Lock()
 _answers: dict[str, Report] = {}
 
@@ -115,7 +116,7 @@ class Report:
             for dim, why in found.items()
         ]
         lines += [
-            f"  group '{name}' for {dims}: {count}"
+            f"  group '{name}' for {dims}: {count.text(_KERNELS)}"
             for name, found in self.shapes.items()
             for dims, count in found.items()
         ]

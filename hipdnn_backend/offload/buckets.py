@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import product
 from math import prod
 from typing import Final
@@ -21,6 +22,7 @@ __all__ = [
     "Bucket",
     "Dims",
     "Extent",
+    "OnNewShape",
     "OpenDim",
     "Sizes",
     "check_names",
@@ -42,6 +44,31 @@ Bucket = Mapping[str, int]
 _MOST: Final = 256  # combinations of sizes, each of which is a compile
 _LARGEST: Final = 1 << 31
 _PART: Final = re.compile(r"(\d+)(?:\.\.(\d+)(?::(\d+))?)?")
+
+
+class OnNewShape(StrEnum):
+    """What a run does whose shape has no code.
+
+    FALLBACK: ONNX Runtime's kernels, or PyTorch's, run it, and again until its code is there.
+    WAIT: it waits for the code.
+    ERROR: it is an error.
+    """
+
+    FALLBACK = "fallback"
+    WAIT = "wait"
+    ERROR = "error"
+
+    @classmethod
+    def read(cls, text: str) -> OnNewShape:
+        """What an option says.
+
+        Raises:
+            ValueError: with what it may say.
+        """
+        try:
+            return cls(text)
+        except ValueError:
+            raise ValueError(", ".join(each.value for each in cls)) from None
 
 
 @dataclass(frozen=True, slots=True)

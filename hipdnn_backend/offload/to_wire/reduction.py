@@ -124,12 +124,23 @@ def softmax(b: Builder, op: Op) -> Value:
     return b.pointwise(op, M.SUB, [shifted, logarithm], work)
 
 
-@rule("aten.logsumexp")
+_LARGEST: Final = {
+    DataType.DOUBLE: math.ldexp(2.0 - 2.0**-52, 1023),
+    DataType.FLOAT: math.ldexp(2.0 - 2.0**-23, 127),
+    DataType.BFLOAT16: math.ldexp(2.0 - 2.0**-7, 127),
+    DataType.HALF: 65504.0,
+}
+
+
+@rule("aten.logsumexp", role=Role.REDUCTION)
 def logsumexp(b: Builder, op: Op) -> Value:
-    """max + log(sum of exp(x - max))."""
+    """max + log(sum of exp(x - max)), where an infinite max is the largest finite number: inf - inf is none."""
     x, kind = b.value(op, 0), op.result()
     axes = op.axes(1, len(x.dims))
     top = b.reduction(op, R.MAX_OP, x, axes, kind.dtype, suffix="::max")
+    finite = _LARGEST.get(kind.dtype, _LARGEST[DataType.FLOAT])
+    top = b.pointwise(op, M.MIN_OP, [top, finite], kind.dtype, suffix="::high")
+    top = b.pointwise(op, M.MAX_OP, [top, -finite], kind.dtype, suffix="::low")
     shifted = b.pointwise(op, M.SUB, [x, top], kind.dtype, suffix="::shift")
     weights = b.pointwise(op, M.EXP, [shifted], kind.dtype, suffix="::exp")
     total = b.reduction(op, R.ADD, weights, axes, kind.dtype, suffix="::sum")

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import logging
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from fusilli_ground.errors import OptionError
-from fusilli_ground.locks import fork_safe_lock
 from hipdnn_backend.engine import Engine
 from hipdnn_backend.offload.model import engines_for
 from hipdnn_backend.offload.torch_compile.claims import tensors_of
 from hipdnn_backend.offload.torch_compile.compiling import compile_graph
 from hipdnn_backend.offload.torch_compile.decompositions import decompositions, tracing
+from hipdnn_backend.offload.torch_compile.later import Later, Running
 from hipdnn_backend.offload.torch_compile.options import CompileOptions
 from hipdnn_backend.offload.torch_compile.programs import device_name
 from hipdnn_backend.offload.torch_compile.report import NotCompiledByEnginesError, record
+from hipdnn_backend.offload.torch_compile.sizes import BySizes, check_shapes
 
 __all__ = ["fusilli"]
 
-_LOG: Final = logging.getLogger(__name__)
+_VARARGS: Final = inspect.CO_VARARGS
+_VARKEYWORDS: Final = inspect.CO_VARKEYWORDS
 
 
 def fusilli(
@@ -53,18 +54,45 @@ def fusilli(
     """
     given = CompileOptions.read(options, mode)
     entry = record(_owner())
+    if given.shapes:
+        check_shapes(module, given, None if entry.is_begun else _arguments())
+    entry.is_begun = True
     if any(map(_is_symbolic, example_inputs)):
-        return torch._dynamo.disable(_BySizes(module, given, entry).call)
-    return _compiled(module, example_inputs, given, entry)
+        compile_ = partial(_compiled, options=given, entry=entry)
+        return torch._dynamo.disable(BySizes(module, given, compile_, entry).call)
+    return _compiled(module, example_inputs, options=given, entry=entry)
 
 
 def _compiled(
-    module: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions, entry: Any
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: CompileOptions,
+    entry: Any,
+    later: bool = False,
+    backward: bool = False,
 ) -> Callable[..., Any]:
+    """A graph compiled for arguments.
+
+    Args:
+        module: the graph.
+        example_inputs: what it will be called with.
+        options: of the user.
+        entry: where it is told.
+        later: PyTorch runs what it traced until the code is there.
+        backward: the graph of its gradients is compiled at once, not when it first runs.
+    """
+    waiting: list[Later] = []
+
     def compiler(kind: str, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        made = compile_graph(graph, kind, _engines(_name(graph), options.engines), options)
-        entry.graphs.append(made.report)
-        return make_boxed_func(made.call)
+        compiled = partial(compile_graph, graph, kind, _engines(_name(graph), options.engines), options)
+        if later:
+            made = Later(graph.forward, compiled, entry)
+            waiting.append(made)
+            return make_boxed_func(made)
+        ready = compiled()
+        entry.graphs.append(ready.report)
+        return make_boxed_func(ready.call)
 
     compiles = aot_autograd(
         fw_compiler=partial(compiler, "forward"),
@@ -75,17 +103,16 @@ def _compiled(
         keep_inference_input_mutations=True,
     )
     try:
-        with tracing():
-            return compiles(module, example_inputs)
+        with tracing(), functorch_config.patch(force_non_lazy_backward_lowering=backward):
+            made = compiles(module, example_inputs)
     except (OptionError, NotCompiledByEnginesError, TorchDynamoException):
         raise
     except Exception as error:  # AOTAutograd traces what the user wrote, and raises whatever that does
         if options.strict:
             raise
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        _LOG.warning("PyTorch runs a whole graph, because it could not be compiled: %s", reason)
-        entry.whole.append(reason)
+        entry.fails("could not be compiled", error)
         return module.forward
+    return Running(made, waiting) if later else made
 
 
 def _is_symbolic(value: Any) -> bool:
@@ -112,6 +139,19 @@ def _engines(device: str, wanted: tuple[str, ...]) -> tuple[Engine, ...]:
     return tuple(engine for engine in found if not wanted or engine.name in wanted)
 
 
+def _arguments() -> tuple[str, ...] | None:
+    """The names of the arguments of what is compiled now; None if that is not known."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        root: Any = InstructionTranslator.current_tx().output.root_tx
+        code = root.f_code
+    except AttributeError:  # nothing is being traced
+        return None
+    count = code.co_argcount + code.co_kwonlyargcount
+    return code.co_varnames[: count + bool(code.co_flags & _VARARGS) + bool(code.co_flags & _VARKEYWORDS)]
+
+
 def _owner() -> Any:
     """The object of `torch.compile` that calls the backend now; the backend itself if somebody else calls it."""
     from torch._dynamo.eval_frame import innermost_backend
@@ -122,63 +162,3 @@ def _owner() -> Any:
     except AttributeError:  # nothing is being traced
         return fusilli
     return fusilli if compiler is None else innermost_backend(compiler)
-
-
-class _BySizes:
-    """A graph with symbolic sizes: compiled for the sizes of each call, the last ones are kept."""
-
-    def __init__(self, module: torch.fx.GraphModule, options: CompileOptions, entry: Any) -> None:
-        self._module = module
-        self._numbers = _numbers(module.graph)
-        self._options = options
-        self._entry = entry
-        self._made: OrderedDict[Any, Callable[..., Any]] = OrderedDict()
-        self._lock = fork_safe_lock()
-
-    def call(self, *given: Any) -> Any:
-        """Runs the graph on tensors, and numbers for its sizes."""
-        numbers = {number: given[number].item() for number in self._numbers}
-        key = (*map(_key, given), *numbers.values())
-        with self._lock:
-            call = self._made.get(key)
-            if call is not None:
-                self._made.move_to_end(key)
-        if call is None:
-            call = _compiled(_with_numbers(self._module, numbers), given, self._options, self._entry)
-            with self._lock:
-                self._made[key] = call
-                while len(self._made) > self._options.max_shapes:
-                    self._made.popitem(last=False)
-        return call(*given)
-
-
-def _numbers(graph: torch.fx.Graph) -> tuple[int, ...]:
-    """The arguments that are numbers in a tensor, as Dynamo passes an epsilon where sizes are symbolic."""
-    arguments = [node for node in graph.nodes if node.op == "placeholder"]
-    return tuple(number for number, node in enumerate(arguments) if node.users and all(map(_is_item, node.users)))
-
-
-def _is_item(node: torch.fx.Node) -> bool:
-    return node.op == "call_method" and node.target == "item"
-
-
-def _with_numbers(module: torch.fx.GraphModule, numbers: Mapping[int, float]) -> torch.fx.GraphModule:
-    """The graph for these numbers, which operators take as attributes."""
-    if not numbers:
-        return module
-    made = copy.deepcopy(module.graph)
-    arguments = [node for node in made.nodes if node.op == "placeholder"]
-    for number, value in numbers.items():
-        for item in list(arguments[number].users):
-            for user in list(item.users):
-                user.args, user.kwargs = torch.fx.map_arg(
-                    (user.args, user.kwargs), lambda each, item=item, value=value: value if each is item else each
-                )
-            made.erase_node(item)
-    return torch.fx.GraphModule(module, made)
-
-
-def _key(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape), tuple(value.stride()), value.dtype, value.requires_grad
-    return value

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
 
 from hipdnn_backend.engine import Engine
 from hipdnn_backend.errors import BackendError
@@ -65,8 +66,10 @@ def compile_graph(
     name = f"{kind}{next(_NUMBERS)}"
     refused: dict[str, Eager] = {}
     while True:
-        cut = partition(module.graph, refused, options.min_nodes)
-        programs = _compile_all(cut, name, engines, OffloadOptions(layout=options.layout))
+        with compile_lock:  # fake tensors are made, which one thread at a time may do
+            cut = partition(module.graph, refused, options.min_nodes)
+            graphs = [GroupGraph(group, cut.claims) for group in cut.groups]
+        programs = _compile_all(cut, graphs, name, engines, OffloadOptions(layout=options.layout))
         failed = {node: why for made in programs if isinstance(made, dict) for node, why in made.items()}
         if not failed:
             break
@@ -82,7 +85,7 @@ def compile_graph(
 
 
 def _compile_all(
-    cut: Partition, name: str, engines: Sequence[Engine], options: OffloadOptions
+    cut: Partition, graphs: Sequence[GroupGraph], name: str, engines: Sequence[Engine], options: OffloadOptions
 ) -> list[GroupProgram | dict[str, Eager]]:
     """The program of each group, or the nodes that are to blame."""
 
@@ -93,7 +96,6 @@ def _compile_all(
         except (OffloadError, BackendError) as error:
             return _blamed(group, error)
 
-    graphs = [GroupGraph(group, cut.claims) for group in cut.groups]
     with ThreadPoolExecutor(_LOADS, "fusilli-torch") as pool:
         return list(pool.map(compiled, cut.groups, graphs))
 

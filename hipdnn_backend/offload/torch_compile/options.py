@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fusilli_ground.errors import OptionError
 from fusilli_ground.spelling import did_you_mean
+from hipdnn_backend.offload.buckets import OnNewShape, Sizes, check_sizes, parse_sizes
 from hipdnn_backend.offload.session import Layout
 
 __all__ = ["CompileOptions"]
@@ -44,6 +45,17 @@ def _layout(value: Any) -> Layout:
         raise ValueError(" or ".join(Layout)) from None
 
 
+def _shapes(value: Any) -> Sizes:
+    if isinstance(value, str):
+        return parse_sizes(value)
+    if not isinstance(value, Mapping) or not all(
+        isinstance(name, str) and isinstance(sizes, Iterable) and not isinstance(sizes, str)
+        for name, sizes in value.items()
+    ):
+        raise ValueError('sizes by the dim of an argument, e.g. {"x.0": [1, 2, 4, 8]} or "x.0=1,2,4,8"')
+    return check_sizes(value)
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """What a user may ask of the backend.
@@ -55,6 +67,8 @@ class CompileOptions:
         layout: of the tensors between graphs.
         min_nodes: fewer operations than these, where they stand alone, run in PyTorch.
         max_shapes: for how many different input shapes a graph with symbolic sizes is kept compiled.
+        shapes: sizes of open dims of arguments, by ``argument.axis``, for which the first call compiles.
+        on_new_shape: what a call does whose sizes have no code; in strict mode it waits where it would fall back.
     """
 
     strict: bool = field(default=False, metadata={"read": _flag})
@@ -62,6 +76,8 @@ class CompileOptions:
     layout: Layout = field(default=Layout.ROW_MAJOR, metadata={"read": _layout})
     min_nodes: int = field(default=1, metadata={"read": _count})
     max_shapes: int = field(default=32, metadata={"read": _count})
+    shapes: Sizes = field(default_factory=dict, metadata={"read": _shapes})
+    on_new_shape: OnNewShape = field(default=OnNewShape.FALLBACK, metadata={"read": OnNewShape.read})
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None, mode: str | None) -> CompileOptions:
@@ -83,6 +99,8 @@ class CompileOptions:
                 )
             try:
                 found[name] = readers[name](value)
+            except OptionError:
+                raise
             except ValueError as error:
                 raise OptionError(f"option {name!r} of the backend 'fusilli' is {value!r}; it takes {error}") from None
         return cls(**found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections import Counter
@@ -13,6 +14,7 @@ import torch
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from hipdnn_backend.offload.errors import OffloadError
+from hipdnn_backend.offload.shape_counts import ShapeCount, ShapeCounts
 from hipdnn_backend.offload.torch_compile.claims import Eager, Kind
 from hipdnn_backend.offload.torch_compile.partition import Partition
 
@@ -25,6 +27,8 @@ __all__ = [
     "report_of",
     "torch_report",
 ]
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,14 @@ class TorchReport:
     Attributes:
         graphs: in the order in which they were compiled.
         whole: graphs that run in PyTorch as a whole, with the reason.
+        shapes: of graphs with symbolic sizes: dims of the arguments that change → how often it ran, and by what.
+        padding: dim of option ``shapes`` → why it is not padded, "" if it is.
     """
 
     graphs: tuple[GraphReport, ...]
     whole: tuple[str, ...] = ()
+    shapes: Mapping[str, ShapeCount] = field(default_factory=dict)
+    padding: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def flop_share(self) -> float:
@@ -112,9 +120,15 @@ class TorchReport:
         return sum(graph.engine_flops for graph in self.graphs) / flops if flops else 1.0
 
     def __str__(self) -> str:
-        if not self.graphs and not self.whole:
+        if not self.graphs and not self.whole and not self.shapes:
             return "nothing is compiled yet: call the model first"
-        return "\n".join([*map(str, self.graphs), *(f"PyTorch runs a whole graph: {reason}" for reason in self.whole)])
+        lines = [*map(str, self.graphs), *(f"PyTorch runs a whole graph: {reason}" for reason in self.whole)]
+        lines += [
+            f"dim '{dim}': {f'exact sizes only: {why}' if why else 'padded to the next size'}"
+            for dim, why in self.padding.items()
+        ]
+        lines += [f"for {dims}: {count.text('in PyTorch')}" for dims, count in self.shapes.items()]
+        return "\n".join(lines)
 
 
 class NotCompiledByEnginesError(OffloadError):
@@ -205,6 +219,15 @@ def _percent(part: int, whole: int) -> str:
 class _Entry:
     graphs: list[GraphReport] = field(default_factory=list)
     whole: list[str] = field(default_factory=list)
+    shapes: ShapeCounts = field(default_factory=ShapeCounts)
+    padding: dict[str, str] = field(default_factory=dict)
+    is_begun: bool = False
+
+    def fails(self, what: str, error: Exception) -> None:
+        """PyTorch runs a graph."""
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        _LOG.warning("a graph %s: %s", what, reason)
+        self.whole.append(reason)
 
 
 _ENTRIES: Final[dict[int, tuple[Any, _Entry]]] = {}
@@ -237,7 +260,7 @@ def torch_report(compiled: Callable[..., Any]) -> TorchReport:
             f"{type(compiled).__name__} is nothing that torch.compile(..., backend='fusilli') gave; pass its result"
         )
     entry = record(owner)
-    return TorchReport(tuple(entry.graphs), tuple(entry.whole))
+    return TorchReport(tuple(entry.graphs), tuple(entry.whole), entry.shapes.copy(), dict(entry.padding))
 
 
 def _owner(compiled: Any) -> Any:

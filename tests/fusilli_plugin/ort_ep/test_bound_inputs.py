@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import fusilli_plugin
-from fusilli_plugin.ort_ep.background import background
+from hipdnn_backend.offload.background import background
 from tests.fusilli_plugin.ort_ep.models import Model, check, session, weight
 
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]

@@ -15,7 +15,7 @@ import pytest
 import fusilli_plugin
 from fusilli_plugin.ort_ep import nodes, offloading
 from fusilli_plugin.ort_ep.abi import OrtError
-from fusilli_plugin.ort_ep.background import Background, background
+from hipdnn_backend.offload.background import Background, background
 from tests.fusilli_plugin.ort_ep.models import Model, add, check, conv_relu, reference, session, weight
 
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from fusilli_ground.errors import OptionError
-from fusilli_plugin.ort_ep.options import ContextSettings, OnNewShape, ProviderOptions
+from fusilli_plugin.ort_ep.options import ContextSettings, ProviderOptions
+from hipdnn_backend.offload.buckets import OnNewShape
 
 PREFIX = "ep.hipdnnexecutionprovider."
 

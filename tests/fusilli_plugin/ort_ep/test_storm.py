@@ -18,8 +18,8 @@ import pytest
 
 import fusilli_plugin
 from fusilli_plugin.ort_ep import nodes, offloading
-from fusilli_plugin.ort_ep.background import background
-from fusilli_plugin.ort_ep.shape_counts import ShapeCount
+from hipdnn_backend.offload.background import background
+from hipdnn_backend.offload.shape_counts import ShapeCount
 from tests.fusilli_plugin.ort_ep.models import Array, Model, check, session, weight
 
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]

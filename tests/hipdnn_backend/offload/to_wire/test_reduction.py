@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -75,6 +76,13 @@ def test_softmax(name: str, axis: int) -> None:
 def test_logsumexp() -> None:
     r = Recorder()
     r.check(r.op("logsumexp", r.input(3, 4, 2), [1], False))
+
+
+def test_logsumexp_of_infinities() -> None:
+    """As PyTorch has it: nothing but minus infinity is minus infinity, what has infinity is infinity."""
+    inf, r = math.inf, Recorder()
+    data = np.array([[-inf, -inf], [inf, 1], [-inf, 3], [inf, -inf], [1, 2], [np.nan, inf]], np.float32)
+    r.run(r.op("logsumexp", r.input(6, 2, data=data), [1], False))
 
 
 @pytest.mark.parametrize("correction", [0, 1])

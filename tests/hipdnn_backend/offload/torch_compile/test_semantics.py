@@ -161,7 +161,7 @@ def test_strided_empty_and_single_tensors() -> None:
 
 def test_other_sizes_are_compiled_for_and_right() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
-    call = compiled(model, dynamic=True, options={"max_shapes": 2})
+    call = compiled(model, dynamic=True, options={"max_shapes": 2, "on_new_shape": "wait"})
     for rows in (3, 5, 3, 4, 5):
         x = torch.randn(rows, 8)
         result = call(x)
@@ -279,7 +279,8 @@ def test_counted_from_the_end() -> None:
 def test_blocks_with_norms_train_at_any_size(marked: bool) -> None:
     """Dynamo passes a norm's epsilon in a tensor then; a changed one counts. Sizes seen before compile nothing."""
     model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
-    plain, call = copy.deepcopy(model), compiled(model, dynamic=None if marked else True)
+    dynamic, options = None if marked else True, {"on_new_shape": "wait"}
+    plain, call = copy.deepcopy(model), compiled(model, dynamic=dynamic, options=options)
     for rows, graphs in ((4, 2), (5, 4), (4, 4)):
         x = torch.randn(rows, 6)
         if marked:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 __all__ = ["ShapeCount", "ShapeCounts"]
 
@@ -19,7 +19,7 @@ class ShapeCount:
     Attributes:
         hits: by code for it.
         padded: by code for a larger one.
-        fallbacks: by ONNX Runtime's kernels.
+        fallbacks: by what runs it without code: ONNX Runtime's kernels, or PyTorch.
         compiles: how often it was compiled for.
     """
 
@@ -28,12 +28,9 @@ class ShapeCount:
     fallbacks: int = 0
     compiles: int = 0
 
-    def __str__(self) -> str:
-        parts = {
-            "by its code": self.hits,
-            "padded": self.padded,
-            "in ONNX Runtime's kernels": self.fallbacks,
-        }
+    def text(self, fallback: str) -> str:
+        """For people; ``fallback`` says where runs without code were."""
+        parts = {"by its code": self.hits, "padded": self.padded, fallback: self.fallbacks}
         runs = ", ".join(f"{count} {how}" for how, count in parts.items() if count) or "none"
         return f"runs: {runs}; compiled {self.compiles} times"
 
@@ -42,9 +39,9 @@ class ShapeCounts:
     """The counts of a group; its owner lets one thread at a time change them."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[bytes, ShapeCount] = OrderedDict()
+        self._found: OrderedDict[Hashable, ShapeCount] = OrderedDict()
 
-    def at(self, shapes: bytes) -> ShapeCount:
+    def at(self, shapes: Hashable) -> ShapeCount:
         """The count of a shape; those that were not met for the longest time are forgotten."""
         found = self._found.get(shapes)
         if found is None:
@@ -55,6 +52,6 @@ class ShapeCounts:
             self._found.move_to_end(shapes)
         return found
 
-    def copy(self) -> Mapping[bytes, ShapeCount]:
+    def copy(self) -> Mapping[Any, ShapeCount]:
         """All of them, as they are now."""
         return {shapes: replace(count) for shapes, count in self._found.items()}
