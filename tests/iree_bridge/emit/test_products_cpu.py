@@ -48,6 +48,13 @@ def product(m: int, k: int, n: int, dtype: DataType = D.FLOAT, *, lead: tuple[in
         (31, 96, D.BFLOAT16, False, "torch"),
         (1, 96, D.HALF, False, "torch"),
         (64, 96, D.HALF, True, "panels"),
+        (63, 1024, D.FLOAT, False, "columns"),
+        (64, 1024, D.FLOAT, False, "panels"),  # rows 4096 bytes apart take each other's places in the cache
+        (64, 3072, D.HALF, False, "panels"),
+        (64, 1040, D.FLOAT, False, "columns"),
+        (255, 96, D.FLOAT, False, "columns"),
+        (256, 96, D.FLOAT, False, "panels"),  # so many rows pay for the copy
+        (256, 100, D.FLOAT, False, "columns"),
         (64, 96, D.DOUBLE, False, "torch"),
         (64, 96, D.INT8, False, "torch"),
     ],
@@ -84,7 +91,7 @@ def test_every_cpu_has_a_size_of_vectors() -> None:
     assert {name: sizes[f"cpu:{name}"] for name in expected} == expected
 
 
-_SIZES = [(197, 40, 768), (250, 40, 250), (199, 20, 200), (130, 9, 1000), (1, 77, 513), (64, 300, 512), (33, 5, 10)]
+_SIZES = [(65, 17, 1024), (257, 33, 48), (197, 40, 768), (250, 40, 250), (199, 20, 200), (130, 9, 1000), (1, 77, 513), (64, 300, 512), (33, 5, 10)]
 
 
 @pytest.mark.slow
@@ -104,6 +111,8 @@ def test_every_tile_compiles(sizes: tuple[int, int, int], across: bool, target: 
         *(pytest.param(sizes, (), D.FLOAT, id="x".join(map(str, sizes))) for sizes in _SIZES),
         pytest.param((49, 33, 72), (2, 3), D.FLOAT, id="batch"),
         pytest.param((1, 33, 72), (3,), D.FLOAT, id="batch of rows"),
+        pytest.param((70, 9, 1024), (2, 2), D.FLOAT, id="batch whose rows are copied"),
+        pytest.param((66, 9, 1024), (), D.BFLOAT16, id="bfloat16 that is copied"),
         pytest.param((40, 33, 9), (3,), D.FLOAT, id="batch of few columns"),
         pytest.param((40, 33, 50), (2,), D.HALF, id="half"),
         pytest.param((40, 33, 50), (), D.BFLOAT16, id="bfloat16"),
