@@ -32,6 +32,7 @@ class Dispatch:
         scratch_instructions: loads and stores to private memory in the code.
         workgroup: largest number of work items in a workgroup.
         wavefront: work items in a wave.
+        instructions: all in the code.
         matrix: matrix instructions in the code, by mnemonic.
         loop: all instructions of the main loop, by mnemonic: the innermost loop with the most matrix instructions, or
             the code from the first to the last of them where no loop holds any; empty without matrix instructions.
@@ -48,6 +49,7 @@ class Dispatch:
     scratch_instructions: int
     workgroup: int
     wavefront: int
+    instructions: int = 0
     matrix: dict[str, int] = field(default_factory=dict)
     loop: dict[str, int] = field(default_factory=dict)
 
@@ -98,6 +100,7 @@ def _parse_file(text: str) -> list[Dispatch]:
             scratch_instructions=sum(_SCRATCH.match(line) is not None for line in body.lines),
             workgroup=_number(values, ".max_flat_workgroup_size"),
             wavefront=_number(values, ".wavefront_size"),
+            instructions=sum(map(bool, body.mnemonics)),
             matrix=dict(sorted(Counter(filter(is_matrix, body.mnemonics)).items())),
             loop=dict(sorted(Counter(filter(None, _main_loop(body))).items())),
         )

@@ -83,10 +83,13 @@ class Figures:
 
     @property
     def main(self) -> KernelFigures | None:
-        """The launch with most matrix instructions in its main loop, else with most work items."""
+        """The launch with most matrix instructions in its code, else with most instructions in all work items."""
         return max(
             self.launches,
-            key=lambda it: (sum(it.kernel.matrix.values()), it.workgroups * it.kernel.workgroup),
+            key=lambda it: (
+                sum(it.kernel.matrix.values()),
+                it.workgroups * it.kernel.workgroup * it.kernel.instructions,
+            ),
             default=None,
         )
 

@@ -49,6 +49,9 @@ NOT_RUN = {
     "fusilli fuzz --emulate gfx942 --raw padding,whole-sums": "ten minutes; tests/fusilli_plugin/fuzz has others",
     "fusilli conformance /opt/rocm/lib/hipdnn_plugins/engines/libmiopen_plugin.so --junit miopen.xml": "needs AMD's",
     "fusilli reduce graph.json --emulate gfx942 -o small": "the graph is right; the page about it has one that runs",
+    "fusilli bench --suite models --threads 1,2 --busy 0,1 --markdown models.md": "minutes; tests of the bench do",
+    'fusilli bench --suite gfx --target gfx942 --filter "RMS norm" --html gfx.html': "tests of the bench have another",
+    "fusilli bench --suite gpu --device cuda:0 --json gpu.json": "needs an NVIDIA GPU; tests run it on the CPU",
     "fusilli check --suite fusion --device cpu": "minutes; tests/fusilli_plugin/checks/test_fusion.py has its cases",
 }
 RUN = [page for page in PAGES if any(block.language in ("sh", "python") for block in blocks(page))]

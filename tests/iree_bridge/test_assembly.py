@@ -54,6 +54,7 @@ def test_kernels_of_a_file() -> None:
     assert (first.lds, first.scratch, first.scratch_instructions) == (26112, 8, 2)
     assert (first.workgroup, first.wavefront) == (256, 64)
     assert first.matrix == {"v_mfma_f32_16x16x16_f16": 2}
+    assert (first.instructions, second.instructions) == (6, 2)
     assert (second.name, second.vgprs, second.wavefront) == ("second", 7, 32)
     assert second.matrix == {"v_wmma_f32_16x16x16_f16": 1}
 
