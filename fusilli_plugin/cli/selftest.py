@@ -105,7 +105,7 @@ def _run(place: Device, options: Options) -> dict[str, Any]:
             step.say(f"{place}: {len(results)} of {len(cases)}: {result.name}: {result.outcome}")
         step.say(f"{place}: streams, devices, saved plans")
         tests = list(run_device_tests(place, options))
-    driver = quarantine.device_identity(place)
+    driver = quarantine.device_software(place)
     return make_report(place, driver, results, tests, time.monotonic() - start)
 
 

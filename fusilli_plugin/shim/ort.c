@@ -678,6 +678,11 @@ static const char* attach(void) {
   return reason;
 }
 
+// 1.24 before 1.24.4 gives compiled groups of different graphs, of the branches of an If for example, one name.
+static int mixes_up_groups(const char* version) {
+  return version && !strncmp(version, "1.24.", 5) && strtoul(version + 5, NULL, 10) < 4;
+}
+
 EXPORT status_t* CreateEpFactories(const char* name, const api_base_t* base, const void* logger, void** factories,
                                    size_t max, size_t* count) {
   if (!base || !count) return NULL;  // there is nobody to tell
@@ -686,8 +691,8 @@ EXPORT status_t* CreateEpFactories(const char* name, const api_base_t* base, con
   const char* have = base->get_version();
   const function_t* api = base->get_api(NEEDED);
   char text[2560];
-  if (!api) {
-    snprintf(text, sizeof(text), "onnxruntime %s is too old for HipDNNExecutionProvider: 1.24 or newer is needed",
+  if (!api || mixes_up_groups(have)) {
+    snprintf(text, sizeof(text), "onnxruntime %s is too old for HipDNNExecutionProvider: 1.24.4 or newer is needed",
              have ? have : "?");
     return first ? make_status(first, ORT_FAIL, text) : NULL;
   }

@@ -153,7 +153,13 @@ EXPORT uint64_t standin_capture(uint64_t stream) {
 // ---- devices and contexts (a context is its device number + 1) ------------------------------------------------------
 
 EXPORT int hipInit(unsigned flags) { return flags ? INVALID_VALUE : OK; }
-EXPORT int hipRuntimeGetVersion(int* out) { *out = 70000000; return OK; }
+// STANDIN_HIP_VERSION: of the runtime. STANDIN_HIP_CARD: which cards are in the machine.
+static int number_of(const char* variable, int otherwise) {
+  const char* text = getenv(variable);
+  return text ? atoi(text) : otherwise;
+}
+
+EXPORT int hipRuntimeGetVersion(int* out) { *out = number_of("STANDIN_HIP_VERSION", 70000000); return OK; }
 EXPORT int hipDriverGetVersion(int* out) { *out = 70000000; return OK; }
 EXPORT int hipGetDeviceCount(int* out) { *out = device_count(); return *out ? OK : NO_DEVICE; }
 EXPORT int hipGetDevice(int* out) { *out = current_device; return device_count() ? OK : NO_DEVICE; }
@@ -182,7 +188,8 @@ EXPORT int hipDeviceGetPCIBusId(char* out, int size, int device) {
 }
 
 EXPORT int hipDeviceGetUuid(void* out, int device) {
-  memset(out, 0xA0 + device, 16);
+  if (device < 0 || device >= device_count()) return INVALID_DEVICE;
+  memset(out, number_of("STANDIN_HIP_CARD", 0xA0) + device, 16);
   return OK;
 }
 

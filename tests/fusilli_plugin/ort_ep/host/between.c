@@ -119,6 +119,9 @@ static void create_oddly(create_t create, const void* logger) {
     for (newest = 1; newest < 24; newest += 22)
       expect(refused(create("a", &odd, logger, out, 1, &count)) && !count, "older tables alone");
     newest = 24;
+    odd_version = "1.24.3";
+    expect(refused(create("a", &odd, logger, out, 1, &count)) && !count, "a version that mixes up groups");
+    odd_version = versions[i];
     expect(!create(NULL, &odd, logger, out, 1, &count) && count == 1, "an odd version");
   }
 }
