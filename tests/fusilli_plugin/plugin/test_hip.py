@@ -49,6 +49,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("threads", {"STANDIN_HIP_DEVICES": "2"}),
         ("forked", {}),
         pytest.param("large", {"STANDIN_HIP_DEVICES": "2"}, marks=pytest.mark.slow),
+        ("device_tests", {"STANDIN_HIP_DEVICES": "2"}),
         ("claims", {"FUSILLI_CLAIM": ""}),
         ("claims_alone", {"FUSILLI_CLAIM": ""}),
     ],
