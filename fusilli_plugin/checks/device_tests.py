@@ -31,7 +31,7 @@ from hipdnn_backend.engine import Plan
 from hipdnn_backend.wire import EngineConfig, encode_graph
 from iree_bridge import Device, Options
 
-__all__ = ["DeviceTest", "run_device_tests"]
+__all__ = ["DeviceTest", "memory_of", "plan_of", "run_device_tests", "stream_of"]
 
 _CHAIN: Final = 64
 _SIZE: Final = 1 << 16
@@ -64,7 +64,7 @@ def run_device_tests(device: Device, options: Options) -> Iterator[DeviceTest]:
 
 def _stream_order(device: Device, options: Options) -> tuple[str, str]:
     """Two streams, each with a chain of sums that read what the last one wrote; nothing is waited for in between."""
-    places = [(FusilliEngine(device, options=options), _memory(device))] * 2
+    places = [(FusilliEngine(device, options=options), memory_of(device))] * 2
     wrong = _chains(places)
     return ("wrong", f"stream {wrong}") if wrong else ("right", f"{len(places)} streams of {_CHAIN} executions")
 
@@ -85,7 +85,7 @@ def _several_devices(device: Device, options: Options) -> tuple[str, str]:
         found.append(other)
     if len(found) < 2:
         return "skipped", "there is one device"
-    wrong = _chains([(FusilliEngine(each, options=options), _memory(each)) for each in found])
+    wrong = _chains([(FusilliEngine(each, options=options), memory_of(each)) for each in found])
     if wrong:
         return "wrong", f"device {wrong}"
     with ThreadPoolExecutor(len(found)) as pool:
@@ -104,7 +104,7 @@ def _chains(places: Sequence[tuple[FusilliEngine, Memory]]) -> str:
     with contextlib.ExitStack() as stack:
         chains: list[tuple[Plan, Memory, int, list[Buffer]]] = []
         for number, (engine, memory) in enumerate(places):
-            plan, stream = stack.enter_context(_plan(engine, graph)), stack.enter_context(_stream(memory))
+            plan, stream = stack.enter_context(plan_of(engine, graph)), stack.enter_context(stream_of(memory))
             buffers = [stack.enter_context(memory.allocate(4 * _SIZE)) for _ in range(3)]
             for buffer, values in zip(buffers, (start + number, start, step), strict=True):
                 buffer.write(values)
@@ -122,7 +122,7 @@ def _capture(device: Device, options: Options) -> tuple[str, str]:
     """Executions of a plan captured into a graph of the runtime's, which is launched twice, with other data."""
     if device.kind != "hip":
         return "skipped", "the CPU has no streams" if not device.is_gpu else "launches for CUDA wait for the stream"
-    memory = _memory(device)
+    memory = memory_of(device)
     assert isinstance(memory, HipMemory)
     lacks = memory.runtime.missing(_GRAPH_FUNCTIONS)
     if lacks:
@@ -130,8 +130,8 @@ def _capture(device: Device, options: Options) -> tuple[str, str]:
     graph, (a, b, y) = _sums()
     start, step = np.arange(_SIZE, dtype=np.float32), np.ones(_SIZE, np.float32)
     with contextlib.ExitStack() as stack:
-        plan = stack.enter_context(_plan(FusilliEngine(device, options=options), graph))
-        stream = stack.enter_context(_stream(memory))
+        plan = stack.enter_context(plan_of(FusilliEngine(device, options=options), graph))
+        stream = stack.enter_context(stream_of(memory))
         x, middle, last, steps = (stack.enter_context(memory.allocate(4 * _SIZE)) for _ in range(4))
         for buffer, values in ((x, start), (middle, -step), (last, -step), (steps, step)):
             buffer.write(values)
@@ -202,7 +202,8 @@ def _off(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _stream(memory: Memory) -> Iterator[int]:
+def stream_of(memory: Memory) -> Iterator[int]:
+    """A stream, for a while; 0 in host memory."""
     stream = memory.create_stream()
     try:
         yield stream
@@ -213,10 +214,10 @@ def _stream(memory: Memory) -> Iterator[int]:
 def _round_trips(device: Device, options: Options) -> tuple[str, str]:
     """Plans as bytes, restored by another engine object, and right."""
     names = ("conv 3x3+bias+ReLU FLOAT", "product HALF", "layer norm BFLOAT16", "causal attention HALF")
-    engine, memory, size = FusilliEngine(device, options=options), _memory(device), 0
+    engine, memory, size = FusilliEngine(device, options=options), memory_of(device), 0
     for name in names:
         graph = selftest.SMALL[name]()
-        with _plan(engine, graph) as plan:
+        with plan_of(engine, graph) as plan:
             data = plan.serialize()
         size += len(data)
         with contextlib.closing(FusilliEngine(device, options=options).restore(data)) as restored:
@@ -246,7 +247,8 @@ def _judged(plan: Plan, graph: Graph, memory: Memory) -> str:
 
 
 @contextlib.contextmanager
-def _plan(engine: FusilliEngine, graph: Graph) -> Iterator[Any]:
+def plan_of(engine: FusilliEngine, graph: Graph) -> Iterator[Any]:
+    """A plan of a graph, for a while."""
     plan = engine.build(encode_graph(export_graph(graph)), EngineConfig(engine_id=engine.id))
     try:
         yield plan
@@ -254,7 +256,8 @@ def _plan(engine: FusilliEngine, graph: Graph) -> Iterator[Any]:
         plan.close()
 
 
-def _memory(device: Device) -> Memory:
+def memory_of(device: Device) -> Memory:
+    """What plans on a device are given their tensors in."""
     if not device.is_gpu:
         return HostMemory()
     return (CudaMemory if device.kind == "cuda" else HipMemory)(device.index)

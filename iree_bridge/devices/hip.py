@@ -26,6 +26,7 @@ __all__ = [
     "arch",
     "card",
     "current_device",
+    "cycles_per_s",
     "device_count",
     "driver_flags",
     "driver_versions",
@@ -122,6 +123,16 @@ def total_memory(index: int) -> int:
         ExecutionError: there is no such device.
     """
     return int(_properties(index).totalGlobalMem)
+
+
+def cycles_per_s(index: int) -> float:
+    """Cycles of all compute units of device ``index`` in a second at its highest clock; 0 where HIP does not tell.
+
+    Raises:
+        ExecutionError: there is no such device.
+    """
+    properties = _properties(index)
+    return 1e3 * properties.clockRate * properties.multiProcessorCount
 
 
 def _properties(index: int) -> Any:
