@@ -61,7 +61,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_its_name_says_which_systems_it_fits(wheel: Path) -> None:
-    """A version of glibc where the libraries were linked with nothing else, and this system among those that have it."""
+    """A version of glibc, since the libraries need nothing else; this system is among those that have it."""
     *_, python, abi, platform = wheel.stem.split("-")
     assert (python, abi) == ("py3", "none")
     assert re.fullmatch(r"manylinux_2_\d+_x86_64", platform), platform

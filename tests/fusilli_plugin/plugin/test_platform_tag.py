@@ -27,7 +27,8 @@ def library(folder: Path, name: str, text: str, *options: str) -> Path:
 
 def symbol(name: str, version: str) -> str:
     """A function that calls one of glibc's, in a version of our choice."""
-    return f'extern void {name}(void); __asm__(".symver {name},{name}@{version}"); void call_{name}(void) {{ {name}(); }}\n'
+    chosen = f'__asm__(".symver {name},{name}@{version}");'
+    return f"extern void {name}(void); {chosen} void call_{name}(void) {{ {name}(); }}\n"
 
 
 def test_the_newest_symbol_decides(tmp_path: Path) -> None:
