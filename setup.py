@@ -15,12 +15,19 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 HERE = Path(__file__).resolve().parent
-_spec = importlib.util.spec_from_file_location("_shim_build", HERE / "fusilli_plugin" / "edge" / "build.py")
-assert _spec is not None
-assert _spec.loader is not None
-_build: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_build)  # by its path: the packages' dependencies are not there while building
 
+
+def _edge(name: str) -> Any:
+    """A file of `fusilli_plugin/edge`, by its path: the packages' dependencies are not there while building."""
+    spec = importlib.util.spec_from_file_location(f"_edge_{name}", HERE / "fusilli_plugin" / "edge" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_build, _platform_tag = _edge("build"), _edge("platform_tag")
 
 SHIM = "fusilli_plugin/shim"
 CORE = "fusilli_plugin/emulator/core"
@@ -55,10 +62,14 @@ class BuildLibraries(build_ext):
 
 
 class PlatformWheel(bdist_wheel):
-    """The wheel depends on the platform and on no version of Python."""
+    """The wheel depends on the platform and on no version of Python; its libraries say which glibc they take."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", super().get_tag()[2]
+        tag = super().get_tag()[2]
+        if tag == "linux_x86_64" and not self.plat_name_supplied:
+            built = map(Path, self.get_finalized_command("build_ext").get_outputs())
+            tag = _platform_tag.platform_tag([path for path in built if path.is_file()], tag)
+        return "py3", "none", tag
 
     def write_wheelfile(self, *args: Any, **kwargs: Any) -> None:
         super().write_wheelfile(*args, **kwargs)

@@ -7,13 +7,15 @@ What launches call thousands of times is taken without argument types (`GpuRunti
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterable
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fusilli_ground.mapped import mapped_files
 
-__all__ = ["CUDA", "HIP", "PROTOTYPES", "Family", "GpuRuntime"]
+__all__ = ["CUDA", "HIP", "PROTOTYPES", "Family", "GpuRuntime", "kernel_module"]
 
 
 class Family(NamedTuple):
@@ -36,6 +38,7 @@ CUDA: Final = Family("CUDA", "cuda", ("libcudart.so", "libcudart.so.13", "libcud
 
 PROTOTYPES: Final[dict[str, tuple[Any, ...]]] = {
     "hipDeviceGetPCIBusId": (c_char_p, c_int, c_int),
+    "hipDeviceGetUuid": (c_void_p, c_int),
     "hipDeviceSynchronize": (),
     "hipEventCreateWithFlags": (POINTER(c_void_p), c_uint),
     "hipEventDestroy": (c_void_p,),
@@ -45,13 +48,20 @@ PROTOTYPES: Final[dict[str, tuple[Any, ...]]] = {
     "hipGetDevice": (POINTER(c_int),),
     "hipGetDeviceCount": (POINTER(c_int),),
     "hipGetLastError": (),
+    "hipGraphDestroy": (c_void_p,),
+    "hipGraphExecDestroy": (c_void_p,),
+    "hipGraphInstantiate": (POINTER(c_void_p), c_void_p, c_void_p, c_void_p, c_size_t),
+    "hipGraphLaunch": (c_void_p, c_void_p),
     "hipMalloc": (POINTER(c_void_p), c_size_t),
     "hipMemcpy": (c_void_p, c_void_p, c_size_t, c_int),
     "hipMemcpy2DAsync": (c_void_p, c_size_t, c_void_p, c_size_t, c_size_t, c_size_t, c_int, c_void_p),
     "hipMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
+    "hipRuntimeGetVersion": (POINTER(c_int),),
     "hipSetDevice": (c_int,),
+    "hipStreamBeginCapture": (c_void_p, c_int),
     "hipStreamCreateWithFlags": (POINTER(c_void_p), c_uint),
     "hipStreamDestroy": (c_void_p,),
+    "hipStreamEndCapture": (c_void_p, POINTER(c_void_p)),
     "hipStreamIsCapturing": (c_void_p, POINTER(c_int)),
     "hipStreamSynchronize": (c_void_p,),
     "hipStreamWaitEvent": (c_void_p, c_void_p, c_uint),
@@ -129,3 +139,14 @@ def _first(paths: tuple[str, ...]) -> ctypes.CDLL:
         except OSError:
             continue
     return ctypes.CDLL(paths[-1])
+
+
+def kernel_module(name: str) -> str:
+    """The version of a kernel module, or what tells builds of it apart; "" if it is not loaded."""
+    folder = Path("/sys/module", name)
+    for file in ("version", "srcversion"):
+        try:
+            return f"{name} {(folder / file).read_text(encoding='ascii', errors='replace').strip()}"
+        except OSError:
+            continue
+    return f"{name} of Linux {os.uname().release}" if folder.exists() else ""

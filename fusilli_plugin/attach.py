@@ -34,7 +34,7 @@ from iree_bridge import Device, Options
 
 __all__ = ["ABI", "Plugin", "attach"]
 
-ABI: Final = 6
+ABI: Final = 7
 """Number of the shim's struct, FUSILLI_ABI in shim/shim.h."""
 _INTERRUPTED: Final = 0x100  # FUSILLI_INTERRUPTED there
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from fusilli_plugin import __version__
 from tests.support import versions
@@ -120,6 +122,25 @@ def test_make_wheel_is_dated_by_the_last_commit() -> None:
         ["make", "--dry-run", "wheel", f"PY={ROOT / 'Makefile'}"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert re.search(r"^SOURCE_DATE_EPOCH=\d{9,10} ", done.stdout, re.MULTILINE), done.stdout
+
+
+def asked(name: str) -> SpecifierSet:
+    """What versions of a distribution pyproject.toml allows."""
+    extras = PROJECT["optional-dependencies"]
+    found = [Requirement(each) for each in (*PROJECT["dependencies"], *extras["onnx"], *extras["ort"])]
+    return next((each.specifier for each in found if each.name == name), SpecifierSet())
+
+
+def test_no_version_that_may_be_installed_failed() -> None:
+    for name, found in json.loads(versions.FILE.read_text()).items():
+        if all(asked(each).contains(version) for each, version in found["versions"].items()):
+            assert not found["failed"], name
+            assert not found.get("selftest", {}).get("off"), name
+
+
+def test_the_oldest_onnx_runtime_that_may_be_installed_is_tried() -> None:
+    oldest = versions.COMBINATIONS["onnxruntime-oldest"].pins["onnxruntime"]
+    assert asked("onnxruntime") == SpecifierSet(f">={oldest}")
 
 
 def test_the_table_of_versions_is_of_what_ran() -> None:

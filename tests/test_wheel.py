@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.tags import sys_tags
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 CHECKS = {
     "__init__", "demo", "drivers", "environment", "fusion", "fusion_cases", "graph_dump", "model_block",
     "model_check", "onnx_backend", "picture", "plugins", "selftest", "selftest_cases",
-    "selftest_report", "device_tests",
+    "selftest_report", "device_tests", "roofline",
 }  # fmt: skip
 
 
@@ -57,6 +58,17 @@ def build_wheel(folder: Path, umask: int = 0o022) -> Path:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def test_its_name_says_which_systems_it_fits(wheel: Path) -> None:
+    """A version of glibc, since the libraries need nothing else; this system is among those that have it."""
+    *_, python, abi, platform = wheel.stem.split("-")
+    assert (python, abi) == ("py3", "none")
+    assert re.fullmatch(r"manylinux_2_\d+_x86_64", platform), platform
+    assert f"{python}-{abi}-{platform}" in set(map(str, sys_tags()))
+    with zipfile.ZipFile(wheel) as archive:
+        (about,) = (name for name in archive.namelist() if name.endswith(".dist-info/WHEEL"))
+        assert f"Tag: {python}-{abi}-{platform}\n" in archive.read(about).decode()
 
 
 def test_holds_the_packages_and_nothing_else(wheel: Path) -> None:

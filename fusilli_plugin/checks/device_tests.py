@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,11 +31,16 @@ from hipdnn_backend.engine import Plan
 from hipdnn_backend.wire import EngineConfig, encode_graph
 from iree_bridge import Device, Options
 
-__all__ = ["DeviceTest", "run_device_tests"]
+__all__ = ["DeviceTest", "memory_of", "plan_of", "run_device_tests", "stream_of"]
 
 _CHAIN: Final = 64
 _SIZE: Final = 1 << 16
 _MANY: Final = 64
+_GRAPH_FUNCTIONS: Final = (
+    "hipStreamBeginCapture", "hipStreamEndCapture", "hipGraphInstantiate", "hipGraphLaunch", "hipGraphExecDestroy",
+    "hipGraphDestroy",
+)  # fmt: skip
+_CAPTURE_OF_THREAD: Final = 1  # hipStreamCaptureModeThreadLocal: what other threads do meanwhile is no concern of it
 
 
 @dataclass(frozen=True)
@@ -57,38 +64,13 @@ def run_device_tests(device: Device, options: Options) -> Iterator[DeviceTest]:
 
 def _stream_order(device: Device, options: Options) -> tuple[str, str]:
     """Two streams, each with a chain of sums that read what the last one wrote; nothing is waited for in between."""
-    g = Graph("sums", io_data_type=DataType.FLOAT)
-    a, b = g.tensor("a", dim=(_SIZE,)), g.tensor("b", dim=(_SIZE,))
-    y = g.pointwise(PointwiseMode.ADD, a, b).set_output(True)
-    graph, engine, memory = g.validate(), FusilliEngine(device, options=options), _memory(device)
-    start, step = np.arange(_SIZE, dtype=np.float32), np.ones(_SIZE, np.float32)
-    with contextlib.ExitStack() as stack:
-        plan = stack.enter_context(_plan(engine, graph))
-        streams = [memory.create_stream() for _ in range(2)]
-        chains = [[stack.enter_context(memory.allocate(graph.tensors[0].nbytes)) for _ in range(3)] for _ in streams]
-        for number, (x, other, steps) in enumerate(chains):
-            x.write(start + number)
-            other.write(start)
-            steps.write(step)
-        for link, (number, stream) in itertools.product(range(_CHAIN), enumerate(streams)):
-            x, other, steps = chains[number]
-            read, written = (x, other) if link % 2 == 0 else (other, x)
-            plan.execute({a.uid: read.address, b.uid: steps.address, y.uid: written.address}, stream=stream)
-        for stream in streams:
-            memory.synchronize(stream)
-        results = [np.frombuffer(chain[_CHAIN % 2].read(), np.float32) for chain in chains]
-        for stream in streams:
-            memory.destroy_stream(stream)
-    for number, result in enumerate(results):
-        off = np.flatnonzero(result != start + number + _CHAIN)
-        if off.size:
-            where = int(off[0])
-            return "wrong", f"stream {number}, element {where}: {result[where]}, not {start[where] + number + _CHAIN}"
-    return "right", f"{len(streams)} streams of {_CHAIN} executions"
+    places = [(FusilliEngine(device, options=options), memory_of(device))] * 2
+    wrong = _chains(places)
+    return ("wrong", f"stream {wrong}") if wrong else ("right", f"{len(places)} streams of {_CHAIN} executions")
 
 
 def _several_devices(device: Device, options: Options) -> tuple[str, str]:
-    """A small graph on each device of the kind, and on the first again."""
+    """A chain of sums on each device of the kind, all at once; then a small graph on each, from threads."""
     if not device.is_gpu:
         return "skipped", "there is one CPU"
     found: list[Device] = []
@@ -101,18 +83,141 @@ def _several_devices(device: Device, options: Options) -> tuple[str, str]:
         except NotSupportedError:  # another chip, for which the compiler has no code
             continue
         found.append(other)
-    for each in (*found, *found[:1]):
-        selftest.run(str(each))
-    return "right", f"{len(found)} device{'' if len(found) == 1 else 's'}"
+    if len(found) < 2:
+        return "skipped", "there is one device"
+    wrong = _chains([(FusilliEngine(each, options=options), memory_of(each)) for each in found])
+    if wrong:
+        return "wrong", f"device {wrong}"
+    with ThreadPoolExecutor(len(found)) as pool:
+        list(pool.map(selftest.run, map(str, found)))
+    return "right", f"{len(found)} devices at once"
+
+
+def _chains(places: Sequence[tuple[FusilliEngine, Memory]]) -> str:
+    """Chains of sums, one for each place on a stream of its own, enqueued in turns and waited for in the end.
+
+    Returns:
+        Number of the place, element and value that is wrong, "" if none is.
+    """
+    graph, (a, b, y) = _sums()
+    start, step = np.arange(_SIZE, dtype=np.float32), np.ones(_SIZE, np.float32)
+    with contextlib.ExitStack() as stack:
+        chains: list[tuple[Plan, Memory, int, list[Buffer]]] = []
+        for number, (engine, memory) in enumerate(places):
+            plan, stream = stack.enter_context(plan_of(engine, graph)), stack.enter_context(stream_of(memory))
+            buffers = [stack.enter_context(memory.allocate(4 * _SIZE)) for _ in range(3)]
+            for buffer, values in zip(buffers, (start + number, start, step), strict=True):
+                buffer.write(values)
+            chains.append((plan, memory, stream, buffers))
+        for link, (plan, _, stream, (x, other, steps)) in itertools.product(range(_CHAIN), chains):
+            read, written = (x, other) if link % 2 == 0 else (other, x)
+            plan.execute({a.uid: read.address, b.uid: steps.address, y.uid: written.address}, stream=stream)
+        for _, memory, stream, _ in chains:
+            memory.synchronize(stream)
+        results = [np.frombuffer(buffers[_CHAIN % 2].read(), np.float32) for *_, buffers in chains]
+    return next((f"{n}, {off}" for n, got in enumerate(results) if (off := _off(got, start + n + _CHAIN))), "")
+
+
+def _capture(device: Device, options: Options) -> tuple[str, str]:
+    """Executions of a plan captured into a graph of the runtime's, which is launched twice, with other data."""
+    if device.kind != "hip":
+        return "skipped", "the CPU has no streams" if not device.is_gpu else "launches for CUDA wait for the stream"
+    memory = memory_of(device)
+    assert isinstance(memory, HipMemory)
+    lacks = memory.runtime.missing(_GRAPH_FUNCTIONS)
+    if lacks:
+        return "skipped", f"this HIP runtime lacks {lacks[0]}"
+    graph, (a, b, y) = _sums()
+    start, step = np.arange(_SIZE, dtype=np.float32), np.ones(_SIZE, np.float32)
+    with contextlib.ExitStack() as stack:
+        plan = stack.enter_context(plan_of(FusilliEngine(device, options=options), graph))
+        stream = stack.enter_context(stream_of(memory))
+        x, middle, last, steps = (stack.enter_context(memory.allocate(4 * _SIZE)) for _ in range(4))
+        for buffer, values in ((x, start), (middle, -step), (last, -step), (steps, step)):
+            buffer.write(values)
+        links = [
+            {a.uid: read.address, b.uid: steps.address, y.uid: written.address}
+            for read, written in ((x, middle), (middle, last))
+        ]
+        plan.execute(links[0], stream=stream)  # what a plan makes at its first execution is not for a graph
+        memory.synchronize(stream)
+        with _captured(memory, stream) as captured:
+            for link in links:
+                plan.execute(link, stream=stream)
+        with captured as launch:
+            off = _off(np.frombuffer(last.read(), np.float32), -step)
+            if off:
+                return "wrong", f"what was captured ran: {off}"
+            for number in (5, 9):
+                x.write(start + number)
+                launch()
+                memory.synchronize(stream)
+                off = _off(np.frombuffer(last.read(), np.float32), start + number + len(links))
+                if off:
+                    return "wrong", f"launched from a graph, {off}"
+    return "right", f"{len(links)} executions in a graph, launched twice"
+
+
+@contextlib.contextmanager
+def _captured(memory: HipMemory, stream: int) -> Iterator[contextlib.AbstractContextManager[Callable[[], None]]]:
+    """Captures what is enqueued on a stream; what is yielded gives, when it is entered, a function that launches it."""
+    begin, end, instantiate, run, forget, forget_graph = map(memory.runtime.typed, _GRAPH_FUNCTIONS)
+
+    def check(error: int, name: str) -> None:
+        if error:
+            raise ExecutionError(f"{name} failed with {memory.runtime.error_name(error)}")
+
+    graph, made = ctypes.c_void_p(), ctypes.c_void_p()
+
+    @contextlib.contextmanager
+    def launching() -> Iterator[Callable[[], None]]:
+        try:
+            check(instantiate(ctypes.byref(made), graph, None, None, 0), "hipGraphInstantiate")
+            try:
+                yield lambda: check(run(made, stream), "hipGraphLaunch")
+            finally:
+                forget(made)
+        finally:
+            forget_graph(graph)
+
+    check(begin(stream, _CAPTURE_OF_THREAD), "hipStreamBeginCapture")
+    try:
+        yield launching()
+    finally:
+        error = end(stream, ctypes.byref(graph))
+    check(error, "hipStreamEndCapture")
+
+
+def _sums() -> tuple[Graph, tuple[TensorAttr, TensorAttr, TensorAttr]]:
+    g = Graph("sums", io_data_type=DataType.FLOAT)
+    a, b = g.tensor("a", dim=(_SIZE,)), g.tensor("b", dim=(_SIZE,))
+    y = g.pointwise(PointwiseMode.ADD, a, b).set_output(True)
+    return g.validate(), (a, b, y)
+
+
+def _off(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> str:
+    """The first element that differs, "" if none does."""
+    off = np.flatnonzero(got != wanted)
+    return f"element {off[0]}: {got[off[0]]}, not {wanted[off[0]]}" if off.size else ""
+
+
+@contextlib.contextmanager
+def stream_of(memory: Memory) -> Iterator[int]:
+    """A stream, for a while; 0 in host memory."""
+    stream = memory.create_stream()
+    try:
+        yield stream
+    finally:
+        memory.destroy_stream(stream)
 
 
 def _round_trips(device: Device, options: Options) -> tuple[str, str]:
     """Plans as bytes, restored by another engine object, and right."""
     names = ("conv 3x3+bias+ReLU FLOAT", "product HALF", "layer norm BFLOAT16", "causal attention HALF")
-    engine, memory, size = FusilliEngine(device, options=options), _memory(device), 0
+    engine, memory, size = FusilliEngine(device, options=options), memory_of(device), 0
     for name in names:
         graph = selftest.SMALL[name]()
-        with _plan(engine, graph) as plan:
+        with plan_of(engine, graph) as plan:
             data = plan.serialize()
         size += len(data)
         with contextlib.closing(FusilliEngine(device, options=options).restore(data)) as restored:
@@ -142,7 +247,8 @@ def _judged(plan: Plan, graph: Graph, memory: Memory) -> str:
 
 
 @contextlib.contextmanager
-def _plan(engine: FusilliEngine, graph: Graph) -> Iterator[Any]:
+def plan_of(engine: FusilliEngine, graph: Graph) -> Iterator[Any]:
+    """A plan of a graph, for a while."""
     plan = engine.build(encode_graph(export_graph(graph)), EngineConfig(engine_id=engine.id))
     try:
         yield plan
@@ -150,7 +256,8 @@ def _plan(engine: FusilliEngine, graph: Graph) -> Iterator[Any]:
         plan.close()
 
 
-def _memory(device: Device) -> Memory:
+def memory_of(device: Device) -> Memory:
+    """What plans on a device are given their tensors in."""
     if not device.is_gpu:
         return HostMemory()
     return (CudaMemory if device.kind == "cuda" else HipMemory)(device.index)
@@ -158,6 +265,7 @@ def _memory(device: Device) -> Memory:
 
 _TESTS: Final[dict[str, Callable[[Device, Options], tuple[str, str]]]] = {
     "stream order": _stream_order,
+    "stream capture": _capture,
     "several devices": _several_devices,
     "saved plans": _round_trips,
 }

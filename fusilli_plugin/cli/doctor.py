@@ -8,7 +8,7 @@ import click
 
 from fusilli_ground.files import write_whole
 from fusilli_plugin.checks.environment import Status, probe
-from fusilli_plugin.checks.selftest_report import facts, read_report
+from fusilli_plugin.checks.selftest_report import facts, read_report, timings
 from fusilli_plugin.cli.base import command, echo, json_option, print_json, print_table, progress, require_outputs
 from fusilli_plugin.report import selftest_page
 from iree_bridge import Options
@@ -74,7 +74,7 @@ def _show(report: Path, page: Path | None, as_json: bool) -> int:
     require_outputs(page, inputs=report)
     document = read_report(report)
     if page:
-        write_whole(page, selftest_page(document, facts(document)).encode())
+        write_whole(page, selftest_page(document, facts(document), timings(document)).encode())
     if as_json:
         print_json(document)
         return 0 if document["ok"] else 1
@@ -82,5 +82,6 @@ def _show(report: Path, page: Path | None, as_json: bool) -> int:
     rows = [(test["name"], test["outcome"], test["text"]) for test in document["tests"]]
     rows += [(case["name"], case["outcome"], case["text"]) for case in document["cases"] if case["outcome"] != "right"]
     print_table(("test or graph", "outcome", "seen"), rows)
+    print_table(("timed", "takes", "does", "of the roofline"), timings(document))
     echo("the self-test was passed" if document["ok"] else "the self-test was not passed")
     return 0 if document["ok"] else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,8 +13,9 @@ from fusilli_ground.files import write_whole
 from fusilli_ground.texts import host_text
 from fusilli_plugin.checks import selftest as check
 from fusilli_plugin.checks.device_tests import run_device_tests
+from fusilli_plugin.checks.roofline import measure
 from fusilli_plugin.checks.selftest_cases import Result, read_cases, run_cases
-from fusilli_plugin.checks.selftest_report import facts, make_report
+from fusilli_plugin.checks.selftest_report import facts, make_report, timings
 from fusilli_plugin.cli.base import (
     command,
     device_option,
@@ -48,7 +50,8 @@ def selftest(
     r"""Compile graphs, run them on a device and check the results.
 
     200 graphs of all operations and types, with answers that were computed in float64 once; the order of streams,
-    several devices, saved plans. A few minutes the first time.
+    streams captured into graphs of HIP's, several devices at once, saved plans; the times of six graphs beside
+    what the device can do. A few minutes the first time.
 
     Until this has passed on a GPU, with its driver and this compiler, the hipDNN plugin leaves to other engines
     what they may take, and checks each graph before it serves (FUSILLI_CLAIM, FUSILLI_VERIFY).
@@ -103,10 +106,12 @@ def _run(place: Device, options: Options) -> dict[str, Any]:
         for result in run_cases(cases, place, options, lambda name: None):
             results.append(result)
             step.say(f"{place}: {len(results)} of {len(cases)}: {result.name}: {result.outcome}")
-        step.say(f"{place}: streams, devices, saved plans")
+        step.say(f"{place}: streams, captures, devices, saved plans")
         tests = list(run_device_tests(place, options))
-    driver = quarantine.device_identity(place)
-    return make_report(place, driver, results, tests, time.monotonic() - start)
+        step.say(f"{place}: times")
+        roofline = measure(place, replace(options, claim="all", verify_first=False))
+    driver = quarantine.device_software(place)
+    return make_report(place, driver, results, tests, roofline, time.monotonic() - start)
 
 
 def _tell(document: dict[str, Any], released: int | None) -> None:
@@ -116,6 +121,8 @@ def _tell(document: dict[str, Any], released: int | None) -> None:
     for test in document["tests"]:
         is_wrong = test["outcome"] in ("wrong", "failed")
         echo(f"{document['device']}: {test['name']}: {test['outcome']}: {test['text']}", err=is_wrong)
+    for name, *rest in timings(document):
+        echo_text(host_text(f"{document['device']}: {name}: {', '.join(filter(None, rest))}"))
     echo(f"{document['device']}: {dict(facts(document))['graphs']} of {len(document['cases'])} graphs")
     if released is not None:
         echo(f"{released} graphs are no longer in quarantine")

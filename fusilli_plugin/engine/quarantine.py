@@ -22,7 +22,7 @@ from iree_bridge.compile import versions
 from iree_bridge.compile.compiler import CompiledCode
 
 __all__ = [
-    "device_identity",
+    "device_software",
     "has_passed_selftest",
     "is_quarantined",
     "record_selftest",
@@ -38,16 +38,15 @@ _wrong_in_this_process: Final[set[str]] = set()
 _right_in_this_process: Final[set[str]] = set()
 
 
-def device_identity(device: Device) -> str:
-    """What decides whether code runs right: chip and driver of a device."""
-    if not device.is_gpu:
-        return f"cpu {versions.iree_version()}"
-    driver = ""
-    if device.kind == "hip":
-        from iree_bridge.devices import hip
+def device_software(device: Device) -> str:
+    """Chip, driver and compiler, in words that may be shown to others: they do not tell one card from another."""
+    chip = (device.kind, device.arch, device.driver_versions) if device.is_gpu else ("cpu",)
+    return " ".join((*chip, versions.iree_version()))
 
-        driver = hip.release()
-    return f"{device.kind} {device.arch} {driver} {versions.iree_version()}"
+
+def _identity(device: Device) -> str:
+    """What decides whether code runs right: this card, its driver and the compiler."""
+    return f"{device_software(device)} {device.card}".strip()
 
 
 def require_affordable(graph: Graph, device: Device) -> None:
@@ -88,7 +87,7 @@ def verify(
     """
     from iree_bridge.artifact.vectors import make_inputs, make_sampled_vector
 
-    identity = device_identity(executable.device)
+    identity = _identity(executable.device)
     name = _name(code.key, identity)
     wrong_name = _name(_graph_key(graph, code.target), identity)
     if wrong_name in _wrong_in_this_process or _read(options, _WRONG, wrong_name) is not None:
@@ -141,7 +140,7 @@ def _capsule(
         global_flags=(),
         graph_json=graph.to_json(),
         ir=None,
-        diagnostics="\n".join((f"wrong results on {device_identity(device)}", *wrong, f"in this folder: {advice}", "")),
+        diagnostics="\n".join((f"wrong results on {device_software(device)}", *wrong, f"in this folder: {advice}", "")),
         versions={
             "iree-base-compiler": versions.compiler_version(),
             "iree-base-runtime": versions.runtime_version(),
@@ -162,7 +161,7 @@ def is_quarantined(graph: Graph, target: Target, device: Device, options: Option
     """Whether the code of a graph was found to be wrong on a device with this driver."""
     if not _wrong_in_this_process and not os.path.isdir(options.cache_dir / _WRONG):
         return False
-    name = _name(_graph_key(graph, target), device_identity(device))
+    name = _name(_graph_key(graph, target), _identity(device))
     return name in _wrong_in_this_process or _read(options, _WRONG, name) is not None
 
 
@@ -176,13 +175,13 @@ def release(options: Options) -> int:
 
 
 def record_selftest(device: Device, options: Options) -> None:
-    """Remember that a device has passed the self-test with this driver and this version of the compiler."""
-    _write(options, _SELFTEST, _name(device_identity(device)), {"device": device_identity(device)})
+    """Remember that this card has passed the self-test with this driver and this version of the compiler."""
+    _write(options, _SELFTEST, _name(_identity(device)), {"device": _identity(device)})
 
 
 def has_passed_selftest(device: Device, options: Options) -> bool:
-    """Whether `record_selftest` was called for the device, its driver and this version of the compiler."""
-    return _read(options, _SELFTEST, _name(device_identity(device))) is not None
+    """Whether `record_selftest` was called for this card, its driver and this version of the compiler."""
+    return _read(options, _SELFTEST, _name(_identity(device))) is not None
 
 
 def _graph_key(graph: Graph, target: Target) -> str:

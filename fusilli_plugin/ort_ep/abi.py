@@ -1,7 +1,7 @@
 """ONNX Runtime's C functions, by slot.
 
 ONNX Runtime hands out tables of function pointers that only ever grow, so a slot and a signature are all that is needed
-of its headers. The slots are those of version 23 (1.23) unless it says otherwise.
+of its headers. All of these are there from version 24 (1.24) on.
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ _PLAIN: Final[dict[str, tuple[int, str]]] = {
     "HardwareDevice_Metadata": (311, "void *(*)(void *)"),
     "GetEpApi": (317, "void *(*)(void)"),
     "SyncStream_GetHandle": (384, "void *(*)(void *)"),
-    "TensorTypeAndShape_HasShape": (390, "_Bool (*)(void *)"),  # since 1.24
+    "TensorTypeAndShape_HasShape": (390, "_Bool (*)(void *)"),
 }
 _EP_STATUS: Final[dict[str, tuple[int, str]]] = {
     "CreateEpDevice": (0, "void *, void *, void *, void *, void **"),
     "EpGraphSupportInfo_AddNodesToFuse": (2, "void *, void **, size_t, void *"),
     "EpDevice_AddAllocatorInfo": (5, "void *, void *"),
-    "CreateHardwareDevice": (16, "int, uint32_t, uint32_t, char *, void *, void **"),  # since 1.24
+    "CreateHardwareDevice": (16, "int, uint32_t, uint32_t, char *, void *, void **"),
 }
 _EP_PLAIN: Final[dict[str, tuple[int, str]]] = {
     "MemoryInfo_GetMemoryDevice": (6, "void *(*)(void *)"),
@@ -148,7 +148,7 @@ _EP_PLAIN: Final[dict[str, tuple[int, str]]] = {
     "MemoryDevice_GetDeviceType": (9, "int (*)(void *)"),
     "MemoryDevice_GetVendorId": (11, "uint32_t (*)(void *)"),
     "MemoryDevice_GetDeviceId": (12, "uint32_t (*)(void *)"),
-    "ReleaseHardwareDevice": (17, "void (*)(void *)"),  # since 1.24
+    "ReleaseHardwareDevice": (17, "void (*)(void *)"),
 }
 _EDITOR_STATUS: Final[dict[str, tuple[int, str]]] = {
     "CreateNode": (6, "char *, char *, char *, char **, size_t, char **, size_t, void **, size_t, void **"),
@@ -175,17 +175,15 @@ class Api:
 
     Args:
         table: address of its OrtApi.
-        version: of the table.
     """
 
-    def __init__(self, table: int, version: int) -> None:
-        self.version = version
+    def __init__(self, table: int) -> None:
         self._functions: dict[str, Any] = {}
         self._table: Any = ffi.cast("void **", table)
         self._ep_table: Any = ffi.cast("void **", self.plain("GetEpApi"))
 
     def _find(self, name: str) -> Any:
-        """A function, when it is first asked for: an older table ends before the slots of newer versions."""
+        """A function, when it is first asked for."""
         found = _FUNCTIONS.get(name)
         if found is None:
             raise KeyError(f"{name} is not among the functions of ONNX Runtime that are known here")

@@ -136,7 +136,7 @@ class Bridge:
     def _api(self, runtime: int) -> Api:
         api = self._apis.get(runtime)
         if api is None:
-            api = self._apis[runtime] = Api(self._link.api(runtime), self._link.version(runtime))
+            api = self._apis[runtime] = Api(self._link.api(runtime))
         return api
 
     # ---- factory

@@ -40,7 +40,6 @@ _LOG: Final = logging.getLogger(__name__)
 DEVICE_KEY: Final = "device"
 """In a device's metadata: its name here, ``cpu`` or ``hip:<number>``."""
 _TARGET_KEY: Final = "target"
-_VIRTUAL: Final = 24  # ONNX Runtime 1.24 knows devices that it did not find itself
 _GPU_MEMORY: Final = 1  # OrtMemoryInfoDeviceType
 _DEVICE_ALLOCATOR: Final = 0
 ALIGNMENT: Final = 256
@@ -127,7 +126,7 @@ def offer(api: Api, factory: int, hardware: Sequence[Any], limit: int, *, may_ad
     placed = [(_ort_place(api.pairs(api.plain("HardwareDevice_Metadata", device))), device) for device in theirs]
     same = in_hip_order([_hip_place(name) for name in gpus()], placed)
     for index, (name, device) in enumerate(zip(gpus(), same, strict=True)):
-        if device is None and may_add and api.version >= _VIRTUAL:
+        if device is None and may_add:
             device = _virtual(api, index)
         if len(made) >= limit:
             _LOG.warning("%s is not offered: ONNX Runtime takes %d devices at most", name, limit)
@@ -175,7 +174,7 @@ def _hip_place(name: str) -> str:
 
 
 def _ort_place(entries: Mapping[str, str]) -> str:
-    """Where ONNX Runtime says that a GPU is, in the metadata of the device. Before 1.24 it tells only its number."""
+    """Where ONNX Runtime says that a GPU is, in the device's metadata: its place on the bus, or only its number."""
     number = entries.get("card_idx", "")
     if "pci_bus_id" in entries or not number.isdecimal():
         return entries.get("pci_bus_id", "")

@@ -120,7 +120,7 @@ class SessionGraph:
         values: all tensors by name.
         opsets: domain → version.
         is_nested: the graph is the body of a node.
-        parent: type of that node, "" if ONNX Runtime does not tell.
+        parent: type of that node, "" if there is none.
         parent_outputs: names of what that node gives.
         bodies: index of a node → attribute → that body, where they can be shown to the engines; see `Bodies`.
         bound: input → the value that it is expected to have.
@@ -179,7 +179,7 @@ class _Reader:
         return (dtype if dtype in known else 0), self._dims(tensor)
 
     def _dims(self, tensor: Any) -> tuple[Dim, ...] | None:
-        if self.api.version >= 24 and not self.api.plain("TensorTypeAndShape_HasShape", tensor):
+        if not self.api.plain("TensorTypeAndShape_HasShape", tensor):
             return None
         rank = self.api.get("GetDimensionsCount", "size_t", tensor)
         dims: Any = ffi.new("int64_t[]", max(rank, 1))
@@ -225,7 +225,7 @@ def read(api: Api, handle: Any) -> SessionGraph:
         constants=reader.constants,
         values=reader.values,
         opsets=_opsets(api, handle),
-        is_nested=parent != ffi.NULL or _captures(nodes, reader, inputs),
+        is_nested=parent != ffi.NULL,
         parent=api.text("Node_GetOperatorType", parent) if parent != ffi.NULL else "",
         parent_outputs=_Reader(api).names(api.objects("Node_GetNumOutputs", "Node_GetOutputs", parent))
         if parent != ffi.NULL
@@ -252,12 +252,6 @@ def _bodies(api: Api, node: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
         )
         for i in range(count)
     )
-
-
-def _captures(nodes: Sequence[Node], reader: _Reader, inputs: Iterable[str]) -> bool:
-    """Whether a node reads what is not of this graph: ONNX Runtime before 1.24 does not tell a body's parent."""
-    known = {"", *inputs, *reader.constants, *(name for node in nodes for name in node.outputs)}
-    return any(name not in known for node in nodes for name in (*node.inputs, *node.hidden))
 
 
 def _consumers(nodes: Sequence[Node]) -> dict[str, tuple[int, ...]]:

@@ -47,7 +47,6 @@ __all__ = ["Provider"]
 _LOG: Final = logging.getLogger(__name__)
 _MAX_ROUNDS: Final = 64
 _CONTROL: Final = frozenset({"If", "Loop", "Scan"})  # nodes whose bodies ONNX Runtime runs as they are
-_BODIES: Final = 24  # version of ONNX Runtime from which on more than one graph of a session may have compiled nodes
 
 
 @dataclass(frozen=True)
@@ -89,13 +88,11 @@ class Provider:
         self._unchecked = frozenset(self.options.dims)  # dims of the options that no model was asked for yet
         self._bodies = Bodies()
         self._in_body = False  # of an If: the last graph that was shown
-        self._claimed_in = ""  # name of the last graph with claims
         self._model_path = ""
         self._sized: SizedGraph | None = None
         self._refused: OptionError | None = None
         self._bound: dict[str, np.ndarray[Any, Any]] = {}
         self._examiner = Examiner(api, self._engines, self._assumed(), self._problem)
-        report.announce(self)
         self._text: Any = c_text(devices.compatibility_text(device))
 
     def _assumed(self) -> dict[str, int]:
@@ -127,7 +124,6 @@ class Provider:
         self._note(graph, verdicts, claims)
         self._bodies.note(graph, range(before, len(self._nodes)))
         for claim in claims:
-            self._claimed_in = graph.name
             self._claim(support, [graph.nodes[index].handle for index in claim.indices])
             self._kept += [claim.compiled] if claim.compiled else []
         if not claims and (self._refused or (self.options.strict and self._complaints())):
@@ -184,11 +180,6 @@ class Provider:
     def _refusal(self, graph: SessionGraph, index: int) -> str:
         """Why a node cannot even be shown to the pipeline, "" if it can."""
         node = graph.nodes[index]
-        if self._api.version < _BODIES:
-            if graph.is_nested:
-                return "it is inside another node, where ONNX Runtime before 1.24 mixes up compiled nodes"
-            if self._claimed_in not in ("", graph.name):  # a body that reads nothing from outside was not recognised
-                return f"ONNX Runtime before 1.24 mixes up compiled nodes with those in graph '{self._claimed_in}'"
         if graph.parent and graph.parent not in _CONTROL:
             return f"it is inside a {graph.parent}, which ONNX Runtime puts other nodes in the place of"
         if node.has_subgraphs and index not in graph.bodies:

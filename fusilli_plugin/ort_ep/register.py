@@ -116,6 +116,6 @@ def _onnxruntime() -> Any:
         raise ProviderError(
             f"onnxruntime cannot be imported ({error}); run: pip install 'fusilli-plugin[ort]'"
         ) from error
-    if not hasattr(onnxruntime, "register_execution_provider_library"):
-        raise ProviderError(f"onnxruntime {onnxruntime.__version__} is too old: 1.23 or newer is needed")
+    if not hasattr(onnxruntime, "register_execution_provider_library"):  # the library itself refuses later ones
+        raise ProviderError(f"onnxruntime {onnxruntime.__version__} is too old: 1.24.4 or newer is needed")
     return onnxruntime

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import uuid
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from fusilli_plugin.ort_ep.abi import NAME
 from hipdnn_backend.offload.shape_counts import ShapeCount
 
-__all__ = ["REQUEST", "NodeReport", "Report", "announce", "answer", "ask"]
+__all__ = ["REQUEST", "NodeReport", "Report", "answer", "ask"]
 
 REQUEST: Final = "fusilli.report"
 """A session's dynamic option that asks its provider for a report; the value says whose question it is."""
@@ -135,13 +134,10 @@ def ask(session: Any) -> Report:
     """The report of an ``onnxruntime.InferenceSession``.
 
     Raises:
-        LookupError: the session does not use this provider; or there are several that do, and this version of
-            onnxruntime (before 1.24) does not tell them apart.
+        LookupError: the session does not use this provider.
     """
     if NAME not in session.get_providers():
         raise LookupError(f"the session does not use {NAME}; its providers: {', '.join(session.get_providers())}")
-    if not hasattr(session, "set_ep_dynamic_options"):
-        return _only()
     question = uuid.uuid4().hex
     session.set_ep_dynamic_options({REQUEST: question})
     with _lock:
@@ -149,26 +145,3 @@ def ask(session: Any) -> Report:
     if found is None:
         raise LookupError(f"{NAME} of this session did not answer; is the library that of this package?")
     return found
-
-
-class Reporter(Protocol):
-    """What can be asked: the provider of a session."""
-
-    def report(self) -> Report:
-        """Where the session's nodes run."""
-        ...
-
-
-_reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
-
-
-def announce(reporter: Reporter) -> None:
-    """A session was made; its provider is forgotten when it is gone."""
-    _reporters.add(reporter)
-
-
-def _only() -> Report:
-    reporters = list(_reporters)
-    if len(reporters) != 1:
-        raise LookupError(f"{len(reporters)} sessions use {NAME}, and this onnxruntime does not tell them apart")
-    return reporters[0].report()

@@ -43,12 +43,15 @@ def page(name: str, device: str, program: Program, rows: Sequence[StepRow], abou
     )
 
 
-def selftest_page(document: Mapping[str, Any], facts: Sequence[tuple[str, str]]) -> str:
+def selftest_page(
+    document: Mapping[str, Any], facts: Sequence[tuple[str, str]], timings: Sequence[tuple[str, str, str, str]]
+) -> str:
     """A page about a report of `fusilli selftest`.
 
     Args:
         document: what `fusilli_plugin.checks.selftest_report.read_report` gives.
         facts: what stands above.
+        timings: graph, time, rate, part of the roofline.
     """
     operations: dict[str, Counter[str]] = {}
     for case in document["cases"]:
@@ -62,7 +65,9 @@ def selftest_page(document: Mapping[str, Any], facts: Sequence[tuple[str, str]])
         (name, {key: counts[key] for key in ("all", "right", "declined", "off")})
         for name, counts in sorted(operations.items())
     ]
-    return _template("selftest.html").render(document=document, facts=facts, operations=rows, cases=cases)
+    return _template("selftest.html").render(
+        document=document, facts=facts, timings=timings, operations=rows, cases=cases
+    )
 
 
 @cache

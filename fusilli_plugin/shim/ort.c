@@ -1,8 +1,9 @@
 // ONNX Runtime's plugin interface for execution providers. ONNX Runtime calls through structs of function pointers; ours
 // are made here, so that they stay valid when Python is gone, and each one goes to Python if it is there.
 //
-// ONNX Runtime's tables only ever grow, so a function is named by its slot. 1.23 (version 23) is the first with all that
-// is used here; slots of 1.24 are used where they are there.
+// ONNX Runtime's tables only ever grow, so a function is named by its slot. 1.24 (version 24) is the first with all that
+// is used here, and the first whose sessions may hand what a provider's node gives to a kernel of the CPU's. Structs of
+// ours have what 1.23 knows of them.
 
 #include <alloca.h>
 #include <pthread.h>
@@ -17,7 +18,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { BASELINE = 23, MAX_TENSORS = 4096, MAX_RANK = 64, ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, AMD = 0x1002 };
+enum { NEEDED = 24, FORM = 23, MAX_TENSORS = 4096, MAX_RANK = 64, ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, AMD = 0x1002 };
 
 // What Python returns in place of a status that it could not make: an error got past its last handler, or was Ctrl-C.
 enum { ESCAPED = 1, INTERRUPTED = 2 };
@@ -26,14 +27,10 @@ enum { ESCAPED = 1, INTERRUPTED = 2 };
 enum {
   CREATE_STATUS = 0,
   GET_TENSOR_MUTABLE_DATA = 51,
-  GET_DIMENSIONS_COUNT = 61,
-  GET_DIMENSIONS = 62,
-  GET_TENSOR_TYPE_AND_SHAPE = 65,
   CONTEXT_GET_INPUT = 90,
   CONTEXT_GET_OUTPUT = 91,
-  RELEASE_TENSOR_TYPE_AND_SHAPE = 99,
   CONTEXT_GET_STREAM = 193,
-  GET_TYPE_AND_SHAPE_REFERENCE = 414  // since 1.24
+  GET_TYPE_AND_SHAPE_REFERENCE = 414
 };
 
 typedef void status_t;  // OrtStatus
@@ -76,7 +73,6 @@ typedef struct {
 struct runtime {
   const api_base_t* base;
   const function_t* api;
-  uint32_t version;
   factory_t factory;
   transfer_t transfer;
   runtime_t* next;
@@ -187,7 +183,6 @@ static status_t* settled(const runtime_t* runtime, uintptr_t status) {
 
 static uintptr_t api_of(uintptr_t runtime) { return ADDRESS(((runtime_t*)runtime)->api); }
 static uintptr_t factory_of(uintptr_t runtime) { return ADDRESS(&((runtime_t*)runtime)->factory); }
-static uint32_t version_of(uintptr_t runtime) { return ((runtime_t*)runtime)->version; }
 
 static uintptr_t fail(uintptr_t runtime, int32_t code, const char* text) {
   return ADDRESS(make_status(((runtime_t*)runtime)->api, code, text));
@@ -213,27 +208,14 @@ typedef struct {
 typedef void (*use_dims_t)(void* data, const int64_t* dims, size_t rank);
 
 static status_t* with_dims(const call_t* call, const void* value, use_dims_t use, void* data) {
-  const function_t* api = call->api;
-  if (call->node->runtime->version >= 24) {
-    int32_t type;
-    const int64_t* dims;
-    size_t rank;
-    typedef status_t* (*reference_t)(const void*, int32_t*, const int64_t**, size_t*);
-    CHECK(CALL(api, GET_TYPE_AND_SHAPE_REFERENCE, reference_t)(value, &type, &dims, &rank));
-    static const int64_t none[1];
-    use(data, rank ? dims : none, rank);  // of a scalar they are NULL, which memcmp and memcpy must not get
-    return NULL;
-  }
-  void* info;
-  CHECK(CALL(api, GET_TENSOR_TYPE_AND_SHAPE, status_t* (*)(const void*, void**))(value, &info));
-  int64_t dims[MAX_RANK];
-  size_t rank = 0;
-  status_t* status = CALL(api, GET_DIMENSIONS_COUNT, status_t* (*)(const void*, size_t*))(info, &rank);
-  if (!status && rank > MAX_RANK) status = make_status(api, ORT_INVALID_ARGUMENT, "a tensor has more than 64 dims");
-  if (!status) status = CALL(api, GET_DIMENSIONS, status_t* (*)(const void*, int64_t*, size_t))(info, dims, rank);
-  if (!status) use(data, dims, rank);
-  CALL(api, RELEASE_TENSOR_TYPE_AND_SHAPE, void (*)(void*))(info);
-  return status;
+  int32_t type;
+  const int64_t* dims;
+  size_t rank;
+  typedef status_t* (*reference_t)(const void*, int32_t*, const int64_t**, size_t*);
+  CHECK(CALL(call->api, GET_TYPE_AND_SHAPE_REFERENCE, reference_t)(value, &type, &dims, &rank));
+  static const int64_t none[1];
+  use(data, rank ? dims : none, rank);  // of a scalar they are NULL, which memcmp and memcpy must not get
+  return NULL;
 }
 
 // Expected shapes and how far they agree with what was given.
@@ -367,7 +349,7 @@ static uintptr_t make_node(uintptr_t runtime, uint64_t id, int32_t on_stream, ui
   if (inputs > MAX_TENSORS || outputs > MAX_TENSORS) return 0;
   node_t* node = calloc(1, sizeof(*node) + length * sizeof(*shapes));
   if (!node) return 0;
-  *node = (node_t){.version = BASELINE,
+  *node = (node_t){.version = FORM,
                    .create_state = node_create_state,
                    .compute = node_compute,
                    .release_state = node_release_state,
@@ -438,7 +420,7 @@ static status_t* factory_create_ep(void* this, const void* const* devices, const
   NEED_PYTHON(runtime);
   ep_t* ep = malloc(sizeof(*ep));
   if (!ep) return failed(runtime, "out of memory");
-  *ep = (ep_t){.version = BASELINE,
+  *ep = (ep_t){.version = FORM,
                .get_name = provider_name,
                .get_capability = ep_get_capability,
                .compile = ep_compile,
@@ -489,7 +471,7 @@ static status_t* factory_create_allocator(void* this, const void* memory_info, c
   NEED_PYTHON(runtime);
   allocator_t* allocator = malloc(sizeof(*allocator));
   if (!allocator) return failed(runtime, "out of memory");
-  *allocator = (allocator_t){.version = BASELINE,
+  *allocator = (allocator_t){.version = FORM,
                              .allocate = allocator_allocate,
                              .deallocate = allocator_deallocate,
                              .info = allocator_info,
@@ -567,7 +549,7 @@ static status_t* stream_create_notification(void* this, void** out) {
   NEED_PYTHON(stream->runtime);
   notification_t* made = malloc(sizeof(*made));
   if (!made) return failed(stream->runtime, "out of memory");
-  *made = (notification_t){BASELINE,
+  *made = (notification_t){FORM,
                            notification_release,
                            notification_activate,
                            notification_wait_on_device,
@@ -605,7 +587,7 @@ static status_t* factory_create_stream(void* this, const void* device, const voi
   NEED_PYTHON(runtime);
   stream_t* made = malloc(sizeof(*made));
   if (!made) return failed(runtime, "out of memory");
-  *made = (stream_t){BASELINE,     stream_release,    stream_get_handle, stream_create_notification,
+  *made = (stream_t){FORM,     stream_release,    stream_get_handle, stream_create_notification,
                      stream_flush, stream_on_run_end, runtime,           0,
                      NULL};
   uintptr_t handle = 0;
@@ -640,7 +622,7 @@ static status_t* factory_validate_compatibility(void* this, const void* const* d
   return ASK(runtime, compatibility, ADDRESS(runtime), text, answer);
 }
 
-static const factory_t factory_form = {.version = BASELINE,
+static const factory_t factory_form = {.version = FORM,
                                        .get_name = provider_name,
                                        .get_vendor = factory_get_vendor,
                                        .get_supported_devices = factory_get_supported_devices,
@@ -662,13 +644,13 @@ void lock_runtimes(void) { pthread_mutex_lock(&runtimes_mutex); }
 void unlock_runtimes(void) { pthread_mutex_unlock(&runtimes_mutex); }
 
 // Python is not entered under this mutex.
-static runtime_t* runtime_of(const api_base_t* base, const function_t* api, uint32_t version) {
+static runtime_t* runtime_of(const api_base_t* base, const function_t* api) {
   lock_runtimes();
   runtime_t* runtime = runtimes;
   while (runtime && runtime->base != base) runtime = runtime->next;
   if (!runtime && (runtime = calloc(1, sizeof(*runtime)))) {
-    *runtime = (runtime_t){base, api, version, factory_form, {0}, runtimes};
-    runtime->transfer = (transfer_t){BASELINE, transfer_release, transfer_can_copy, transfer_copy, runtime};
+    *runtime = (runtime_t){base, api, factory_form, {0}, runtimes};
+    runtime->transfer = (transfer_t){FORM, transfer_release, transfer_can_copy, transfer_copy, runtime};
     runtime->factory.runtime = runtime;
     runtimes = runtime;
   }
@@ -679,7 +661,6 @@ static runtime_t* runtime_of(const api_base_t* base, const function_t* api, uint
 static fusilli_ort_link ort = {
     .api = api_of,
     .factory = factory_of,
-    .version = version_of,
     .fail = fail,
     .make_node = make_node,
     .make_outputs = make_outputs,
@@ -697,10 +678,9 @@ static const char* attach(void) {
   return reason;
 }
 
-// The second number of a version: that of the newest functions.
-static unsigned long minor_of(const char* version) {
-  const char* dot = version ? strchr(version, '.') : NULL;
-  return dot ? strtoul(dot + 1, NULL, 10) : 0;
+// 1.24 before 1.24.4 gives compiled groups of different graphs, of the branches of an If for example, one name.
+static int mixes_up_groups(const char* version) {
+  return version && !strncmp(version, "1.24.", 5) && strtoul(version + 5, NULL, 10) < 4;
 }
 
 EXPORT status_t* CreateEpFactories(const char* name, const api_base_t* base, const void* logger, void** factories,
@@ -709,12 +689,10 @@ EXPORT status_t* CreateEpFactories(const char* name, const api_base_t* base, con
   *count = 0;
   const function_t* first = base->get_api(1);
   const char* have = base->get_version();
-  // 1.23 writes to stderr when it is asked for more than it has
-  uint32_t version = minor_of(have) > BASELINE ? BASELINE + 1 : BASELINE;
-  const function_t* api = base->get_api(version);
+  const function_t* api = base->get_api(NEEDED);
   char text[2560];
-  if (!api) {
-    snprintf(text, sizeof(text), "onnxruntime %s is too old for HipDNNExecutionProvider: 1.23 or newer is needed",
+  if (!api || mixes_up_groups(have)) {
+    snprintf(text, sizeof(text), "onnxruntime %s is too old for HipDNNExecutionProvider: 1.24.4 or newer is needed",
              have ? have : "?");
     return first ? make_status(first, ORT_FAIL, text) : NULL;
   }
@@ -724,7 +702,7 @@ EXPORT status_t* CreateEpFactories(const char* name, const api_base_t* base, con
     snprintf(text, sizeof(text), "HipDNNExecutionProvider: %s", reason);
     return make_status(api, ORT_FAIL, text);
   }
-  runtime_t* runtime = runtime_of(base, api, version);
+  runtime_t* runtime = runtime_of(base, api);
   if (!runtime) return make_status(api, ORT_FAIL, "out of memory");
   status_t* status = ASK(runtime, create_factory, ADDRESS(runtime), name ? name : "", ADDRESS(logger));
   if (status) return status;

@@ -8,7 +8,6 @@ typedef struct {
   // From the shim.
   uintptr_t (*api)(uintptr_t runtime);         // OrtApi
   uintptr_t (*factory)(uintptr_t runtime);     // OrtEpFactory
-  uint32_t (*version)(uintptr_t runtime);      // of the OrtApi: 23, or 24 if slots of 1.24 may be used
   uintptr_t (*fail)(uintptr_t runtime, int32_t code, const char* text);
   // An OrtNodeComputeInfo. `shapes` are the dims of its inputs, then of its outputs, each as rank and dims; NULL if they
   // are known at run time only. `stage` is NULL, or an address and a number of bytes for each input, then for each

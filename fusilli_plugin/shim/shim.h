@@ -11,7 +11,7 @@
 #include "link.h"
 
 // Changes with link.h and ort_link.h; the package refuses a shim of another number.
-#define FUSILLI_ABI 6
+#define FUSILLI_ABI 7
 
 // Added to a status by Python; see done() in hipdnn.c.
 #define FUSILLI_INTERRUPTED 0x100

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 
+from fusilli_ground.gpu_runtime import kernel_module
 from fusilli_ground.locks import fork_safe_lock
 from graph_api.errors import ExecutionError
 
-__all__ = ["arch", "device_count", "enter", "synchronize"]
+__all__ = ["arch", "card", "device_count", "driver_versions", "enter", "synchronize"]
 
 _NO_DEVICE: Final = 100
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
@@ -53,6 +55,32 @@ def arch(index: int) -> str:
         if known == (8, 0) <= seen or (known[0] == seen[0] and known <= seen):
             return f"sm_{known[0]}{known[1]}"
     raise ExecutionError(f"device 'cuda:{index}' has compute capability {seen[0]}.{seen[1]}; 8.0 or newer is needed")
+
+
+@cache
+def card(index: int) -> str:
+    """Which card device ``index`` is: its UUID and its place on the PCI bus.
+
+    Raises:
+        ExecutionError: there is no such device, or the driver does not tell.
+    """
+    device, uuid, place = ctypes.c_int(), ctypes.create_string_buffer(16), ctypes.create_string_buffer(64)
+    _call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(index))
+    _call("cuDeviceGetUuid", uuid, device)
+    _call("cuDeviceGetPCIBusId", place, ctypes.c_int(len(place)), device)
+    return f"{uuid.raw.hex()} {place.value.decode('ascii', 'replace')}"
+
+
+@cache
+def driver_versions() -> str:
+    """What the driver library and the kernel's module are, in words that differ for different ones.
+
+    Raises:
+        ExecutionError: there is no CUDA driver.
+    """
+    number = ctypes.c_int()
+    _call("cuDriverGetVersion", ctypes.byref(number))
+    return f"{number.value} {kernel_module('nvidia')}"
 
 
 def enter(index: int) -> None:

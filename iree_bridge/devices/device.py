@@ -129,6 +129,28 @@ class Device:
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return hip.total_memory(self.index) if self.kind == "hip" else None
 
+    @property
+    def card(self) -> str:
+        """Which card it is, as far as one is told from others: UUID and place on the PCI bus; "" for the CPU.
+
+        Raises:
+            ExecutionError: there is no such device, or its runtime does not tell.
+        """
+        if self.kind == "hip":
+            return hip.card(self.index)
+        return cuda.card(self.index) if self.kind == "cuda" else ""
+
+    @property
+    def driver_versions(self) -> str:
+        """Releases of its runtime and of the kernel's driver; "" for the CPU.
+
+        Raises:
+            ExecutionError: there is no such runtime.
+        """
+        if self.kind == "hip":
+            return hip.driver_versions()
+        return cuda.driver_versions() if self.kind == "cuda" else ""
+
     def open(self, driver: Driver | None = None) -> HalDevice:
         """The HAL device, opened at the first call and shared from then on; one for each (device, stream).
 

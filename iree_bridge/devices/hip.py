@@ -7,6 +7,7 @@ Nothing here is imported, and no library is loaded, before the first call.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 import os
@@ -14,16 +15,21 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 
 from fusilli_ground import mapped
+from fusilli_ground.gpu_runtime import HIP, GpuRuntime, kernel_module
 from graph_api.errors import ExecutionError
 
 __all__ = [
     "arch",
+    "card",
     "current_device",
+    "cycles_per_s",
     "device_count",
     "driver_flags",
+    "driver_versions",
     "keep_current_device",
     "mapped_library",
     "synchronize",
@@ -78,6 +84,38 @@ def arch(index: int) -> str:
     return chip
 
 
+@cache
+def card(index: int) -> str:
+    """Which card device ``index`` is: its UUID and its place on the PCI bus. Partitions of a card may have one of both.
+
+    Raises:
+        ExecutionError: there is no such device, or HIP tells neither.
+    """
+    arch(index)  # the library is loaded then, and the device is there
+    runtime, found = GpuRuntime(HIP), list[str]()
+    uuid, place = ctypes.create_string_buffer(16), ctypes.create_string_buffer(64)
+    if not runtime.missing(["hipDeviceGetUuid"]) and runtime.typed("hipDeviceGetUuid")(uuid, index) == 0:
+        found += [uuid.raw.hex()] if any(uuid.raw) else []
+    if runtime.typed("hipDeviceGetPCIBusId")(place, len(place), index) == 0:
+        found += [place.value.decode("ascii", "replace")] if place.value else []
+    if not found:
+        raise ExecutionError(f"HIP device {index} has neither a UUID nor a place on the PCI bus; update ROCm")
+    return " ".join(found)
+
+
+@cache
+def driver_versions() -> str:
+    """What the runtime in this process and the kernel's driver are, in words that differ for different ones.
+
+    Raises:
+        ExecutionError: there is no HIP runtime.
+    """
+    device_count()  # the library is loaded then
+    number = ctypes.c_int()
+    GpuRuntime(HIP).typed("hipRuntimeGetVersion")(ctypes.byref(number))
+    return f"{release()} {number.value} {kernel_module('amdgpu')}"
+
+
 def total_memory(index: int) -> int:
     """Bytes of memory of device ``index``.
 
@@ -85,6 +123,16 @@ def total_memory(index: int) -> int:
         ExecutionError: there is no such device.
     """
     return int(_properties(index).totalGlobalMem)
+
+
+def cycles_per_s(index: int) -> float:
+    """Cycles of all compute units of device ``index`` in a second at its highest clock; 0 where HIP does not tell.
+
+    Raises:
+        ExecutionError: there is no such device.
+    """
+    properties = _properties(index)
+    return 1e3 * properties.clockRate * properties.multiProcessorCount
 
 
 def _properties(index: int) -> Any:

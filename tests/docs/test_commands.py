@@ -18,6 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fusilli_plugin.checks.device_tests import DeviceTest
+from fusilli_plugin.checks.roofline import Ceiling, Roofline
 from fusilli_plugin.checks.selftest_cases import Result, read_cases
 from fusilli_plugin.checks.selftest_report import make_report
 from fusilli_plugin.cli.ep_opt import ep_opt
@@ -94,7 +95,8 @@ def _report() -> dict[str, object]:
     """As `fusilli selftest` writes it."""
     results = [Result(case.name, ("pointwise",), ("FLOAT",), "right") for case in read_cases()]
     tests = [DeviceTest("stream order", "right", "2 streams of 64 executions")]
-    return make_report(Device.parse("cpu"), "", results, tests, 100.0)
+    roofline = Roofline(Ceiling(2e10, {"FLOAT": 1e11}, "measured"), ())
+    return make_report(Device.parse("cpu"), "", results, tests, roofline, 100.0)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from graph_api import CompileError, DataType, Graph, PointwiseMode
+from fusilli_plugin.emulator import Emulator
+from graph_api import CompileError, DataType, Graph, PointwiseMode, ReductionMode
 from iree_bridge import build
 
 _NUMBERS = (-1e-300, -3e-20, -(2.0**-30), -2.17e-4, -1e-3, -(2.0**-9))
@@ -78,3 +79,21 @@ def test_integer_images_in_an_odd_order_that_are_read_twice() -> None:
     padded = np.pad(pack[x], ((0, 0), (0, 0), (0, 0), (1, 1)))
     np.testing.assert_array_equal(pack[y], padded[:, :, ::2, ::3] * pack[w].reshape(1, 3, 1, 1))
     np.testing.assert_array_equal(pack[z], np.minimum(pack[most], np.maximum(pack[x], np.int32(pack[least]))))
+
+
+@pytest.mark.mlir
+@pytest.mark.parametrize("sums", [DataType.FLOAT, DataType.INT64])
+def test_a_gradient_that_meets_a_part_of_a_reduction(sums: DataType) -> None:
+    """Seed 7200000381: "restricted to workgroup distributed contexts" for AMD's chips; by hand for one sequence."""
+    g = Graph("part", io_data_type=sums, compute_data_type=sums, intermediate_data_type=sums)
+    x, dy = g.tensor("x", dim=(2, 2, 2, 2)), g.tensor("dy", dim=(2, 2, 1, 1))
+    y = g.reduction(x, mode=ReductionMode.NORM1).set_dim((2, 2, 1, 2))
+    dw = g.conv_wgrad(dy, y, pre_padding=(1, 0), post_padding=(1, 0), stride=(2, 3)).set_output(True)
+    dw.set_dim((2, 2, 3, 1))
+    pack = g.validate().random_inputs(seed=1)
+    outcome = Emulator("gfx942").examine(g, pack)
+    assert outcome.ok, outcome.text
+    lengths = np.abs(pack[x].astype(np.float64)).sum(axis=2)[:, :, 0]
+    wanted = np.zeros((2, 2, 3, 1))
+    wanted[:, :, 1, 0] = np.einsum("nk,nc->kc", pack[dy].reshape(2, 2).astype(np.float64), lengths)
+    np.testing.assert_allclose(g.reference(pack)[dw], wanted, rtol=1e-5)

@@ -63,7 +63,8 @@ COMBINATIONS: Final[dict[str, Combination]] = {
         _CODE,
         selftest=True,
     ),
-    "onnxruntime-oldest": Combination("the oldest ONNX Runtime", {"onnxruntime": "1.23.0"}, _SESSIONS),
+    "onnxruntime-oldest": Combination("the oldest ONNX Runtime", {"onnxruntime": "1.24.4"}, _SESSIONS),
+    "onnxruntime-between": Combination("an ONNX Runtime between", {"onnxruntime": "1.27.0"}, _SESSIONS),
     "onnxruntime-newest": Combination("the newest ONNX Runtime", {"onnxruntime": ""}, _SESSIONS),
     "pinned": Combination("what pyproject.toml asks for", {}, _CODE, selftest=True),
 }

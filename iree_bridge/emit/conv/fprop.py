@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from graph_api import DataType, TensorAttr
 from graph_api.ops.conv import ConvAttributes, ConvFpropNode, ConvNode
+from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit import products_fp8
 from iree_bridge.emit.conv import cpu, generic
 from iree_bridge.emit.conv.thin import in_two_channels, without_thin_axes
@@ -104,11 +105,12 @@ def _operand(e: Emitter, node: ConvNode, tensor: TensorAttr, dtype: DataType) ->
 
     GPU targets fail on convolutions whose operands are widened, or picked out of a buffer with gaps, in the same kernel
     (local memory is exceeded, an allocation has no bound, address spaces differ), so there that takes one of its own.
+    So does a reduction of which the convolution meets a part ("restricted to workgroup distributed contexts").
     It leaves the order of dims as it is: `_as_the_image` has the filters follow that of the image.
     """
     value = e.read(tensor)
     widened = tensor.data_type.bits < dtype.bits or value.dtype.is_float != dtype.is_float
-    if e.target.is_gpu and (widened or not tensor.physical.dense):
+    if e.target.is_gpu and (widened or not tensor.physical.dense or _is_reduced(e, tensor)):
         return _copied(e, e.cast(value, dtype), last=is_channels_last(tensor))
     value = as_computed(e, e.cast(value, dtype))
     return (
@@ -116,6 +118,11 @@ def _operand(e: Emitter, node: ConvNode, tensor: TensorAttr, dtype: DataType) ->
         if e.target.backend == "rocm" and _is_odd(e, node, tensor)
         else value
     )
+
+
+def _is_reduced(e: Emitter, tensor: TensorAttr) -> bool:
+    made = e.graph.maker(tensor) if tensor.is_virtual else None
+    return isinstance(made, ReductionNode)
 
 
 def _is_odd(e: Emitter, node: ConvNode, tensor: TensorAttr) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from fusilli_plugin.checks.device_tests import run_device_tests
+from fusilli_plugin.checks.roofline import Ceiling, Roofline, Timing
 from fusilli_plugin.checks.selftest_cases import ANSWERS, Case, given, read_cases, run_cases
-from fusilli_plugin.checks.selftest_report import facts, make_report, read_report
+from fusilli_plugin.checks.selftest_report import facts, make_report, read_report, timings
 from fusilli_plugin.cli import cli
 from fusilli_plugin.engine.plan import FusilliPlan
 from fusilli_plugin.report import selftest_page
@@ -21,6 +23,7 @@ from iree_bridge import Device, Options
 from tests.support.selftest_answers import recomputed
 
 CPU = Device.parse("cpu")
+ROOFLINE = Roofline(Ceiling(1e9, {}, "not known"), ()).as_json()
 FEW = ["conv+bias+ReLU FLOAT", "product HALF INT4", "quantised to MXFP8", "reduction 0"]
 
 
@@ -107,7 +110,10 @@ def test_what_is_wrong_between_the_answers_is_seen() -> None:
 
 
 def report(tmp_path: Path, **changes: object) -> Path:
-    document = make_report(CPU, "driver", [], [], 1.0)
+    timed = Timing("<i>product</i> HALF", 0.004, 12 << 20, 2 << 30, "products", 0.5)
+    untimed = Timing("sum of two FLOAT", nbytes=8, text="no memory\x1b[2J")
+    ceiling = Ceiling(2e10, {"HALF": 2.5e15}, "known")
+    document = make_report(CPU, "driver", [], [], Roofline(ceiling, (timed, untimed)), 1.0)
     document |= {"ok": True, "cases": [], "tests": [{"name": "stream order", "outcome": "right", "text": "2 streams"}]}
     document["cases"].append({
         "name": "<b>x</b>\x1b[2J", "operations": ["matmul"], "types": ["HALF"], "outcome": "wrong", "text": "<script>",
@@ -131,8 +137,13 @@ def test_a_report_is_shown(tmp_path: Path) -> None:
     assert "\x1b" not in text
     assert CliRunner().invoke(cli, ["doctor", "--report", str(report(tmp_path))]).exit_code == 0
     document = read_report(path)
-    assert ("graphs", "1 wrong") in facts(document)
-    assert "matmul" in selftest_page(document, facts(document))
+    assert {("graphs", "1 wrong"), ("copies", "20 GB/s, measured")} <= set(facts(document))
+    assert ("products", "HALF 2.5e+03 Toperations/s, known") in facts(document)
+    assert timings(document)[0] == ("<i>product</i> HALF", "4 ms", "537 Goperations/s", "50% of products")
+    assert timings(document)[1][:2] == ("sum of two FLOAT", "not timed")
+    assert "&lt;i&gt;product&lt;/i&gt;" in text
+    assert "50% of products" in done.output
+    assert "matmul" in selftest_page(document, facts(document), timings(document))
 
 
 @pytest.mark.parametrize(
@@ -148,6 +159,12 @@ def test_a_report_is_shown(tmp_path: Path) -> None:
         {"cases": [{"name": "x", "outcome": "right", "text": "", "operations": [], "types": [], "seconds": "soon"}]},
         {"tests": [None]},
         {"device": None},
+        {"roofline": {}},
+        {"roofline": ROOFLINE | {"bytes_per_s": -1.0}},
+        {"roofline": ROOFLINE | {"products_per_s": {"HALF": "fast"}}},
+        {"roofline": ROOFLINE | {"graphs": [{}]}},
+        {"roofline": ROOFLINE | {"graphs": [asdict(Timing("x")) | {"share": None}]}},
+        {"roofline": ROOFLINE | {"graphs": [asdict(Timing("x")) | {"seconds": float("nan")}]}},
     ],
 )
 def test_what_is_no_report(tmp_path: Path, changes: dict[str, object]) -> None:

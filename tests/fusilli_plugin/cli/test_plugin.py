@@ -13,6 +13,7 @@ from click.testing import Result
 
 from fusilli_plugin import plugin_dir
 from fusilli_plugin.checks import selftest
+from fusilli_plugin.checks.roofline import Ceiling, Roofline, Timing
 from fusilli_plugin.checks.selftest_cases import read_cases
 from fusilli_plugin.edge import install
 from fusilli_plugin.engine import quarantine
@@ -87,6 +88,9 @@ def two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shorter self-test."""
     cases = [case for case in read_cases() if case.name in ("conv+bias+ReLU FLOAT", "layer norm HALF")]
     monkeypatch.setattr("fusilli_plugin.cli.selftest.read_cases", lambda: cases)
+    timing = Timing("product FLOAT", 0.002, 12 << 20, 2 << 30, "products", 0.25)
+    found = Roofline(Ceiling(2e10, {"FLOAT": 4.2e12}, "measured"), (timing,))
+    monkeypatch.setattr("fusilli_plugin.cli.selftest.measure", lambda device, options: found)
 
 
 @pytest.mark.iree_cpu
@@ -96,7 +100,9 @@ def test_a_selftest_is_remembered(fusilli: Fusilli, cold_cache: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "cpu: 2 right of 2 graphs" in result.output
     assert "cpu: stream order: right: 2 streams of 64 executions" in result.output
+    assert "cpu: stream capture: skipped: the CPU has no streams" in result.output
     assert "cpu: saved plans: right: 4 plans" in result.output
+    assert "cpu: product FLOAT: 2 ms, 1.07 Toperations/s, 25% of products" in result.output
     assert "0 graphs are no longer in quarantine" in result.output
     assert quarantine.has_passed_selftest(Device.parse("cpu"), Options.from_env())
     document = json.loads(fusilli("selftest", "--device", "cpu", "--json").stdout)

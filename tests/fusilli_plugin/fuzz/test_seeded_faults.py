@@ -35,10 +35,10 @@ class Fault(NamedTuple):
 FAULTS = {
     # Padding before and after are exchanged; all that pads alike on both sides stays right.
     "emission": Fault(
-        "iree_bridge/emit/conv/fprop.py",
-        "zip(attributes.pre_padding, attributes.post_padding, strict=True)",
-        "zip(attributes.post_padding, attributes.pre_padding, strict=True)",
-        ops=frozenset({"conv_fprop", "conv_dgrad", "conv_wgrad"}),
+        "iree_bridge/emit/window_frame.py",
+        "(max(before, 0), max(after, 0))",
+        "(max(after, 0), max(before, 0))",
+        ops=frozenset({"conv_fprop", "conv_dgrad", "conv_wgrad", "resample_fwd", "resample_bwd"}),
     ),
     # What lies in the middle of a buffer is read and written at its beginning.
     "runtime": Fault(

@@ -12,7 +12,6 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 import fusilli_plugin
-from fusilli_plugin.ort_ep import attach
 
 Array = np.ndarray[Any, Any]
 Dims = Sequence[int | str]
@@ -85,12 +84,6 @@ def session(model: Model | bytes | str, **options: str) -> Any:
     settings.add_provider_for_devices(fusilli_plugin.ep_devices("cpu"), options)
     data = model.data() if isinstance(model, Model) else model
     return ort.InferenceSession(data, settings, enable_fallback=0)
-
-
-def api_version() -> int:
-    """Version of the C functions of the onnxruntime that the provider is registered with, at most 24."""
-    (bridge,) = (each for each in attach._attached if isinstance(each, attach.Bridge))
-    return next(iter(bridge._apis.values())).version
 
 
 def reference(model: Model, feeds: Mapping[str, Array]) -> list[Any]:

@@ -16,7 +16,7 @@ from fusilli_plugin.ort_ep.constraints import Equality, equalities
 from fusilli_plugin.ort_ep.report import Report
 from hipdnn_backend.offload.frontend.shapes import inferred_model
 from hipdnn_backend.offload.onnx_process import client
-from tests.fusilli_plugin.ort_ep.models import MS, Array, Model, api_version, check, session, weight
+from tests.fusilli_plugin.ort_ep.models import MS, Array, Model, check, session, weight
 
 F32 = np.float32
 
@@ -353,7 +353,7 @@ def test_an_if_is_claimed_as_a_whole_where_its_condition_follows_from_extents(co
     report = fusilli_plugin.ep_report(made)
     assert not report.problems
     assert not report.elsewhere, report
-    if api_version() >= 24 and condition != "by value":  # which stays, or becomes both branches and a selection
+    if condition != "by value":  # which stays, or becomes both branches and a selection
         assert (report.claimed, report.groups) == (len(report.nodes), 1), report
 
 

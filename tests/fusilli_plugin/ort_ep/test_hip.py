@@ -33,6 +33,4 @@ def test_on_a_stand_in(library: Path, scenario: str) -> None:
     command = [sys.executable, "-m", "tests.fusilli_plugin.ort_ep.hip_life", scenario, str(library)]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    if done.stdout.startswith("skip: "):
-        pytest.skip(done.stdout.removeprefix("skip: ").strip())
     assert done.stdout.endswith("fine\n")

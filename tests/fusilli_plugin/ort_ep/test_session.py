@@ -17,7 +17,8 @@ from onnx import TensorProto, helper
 
 import fusilli_plugin
 from fusilli_plugin.ort_ep import nodes
-from tests.fusilli_plugin.ort_ep.models import MS, Model, add, api_version, check, conv_relu, reference, session, weight
+from fusilli_plugin.ort_ep.errors import ProviderError
+from tests.fusilli_plugin.ort_ep.models import MS, Model, add, check, conv_relu, reference, session, weight
 
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]
 
@@ -51,6 +52,13 @@ def test_a_report_needs_a_session_of_the_provider() -> None:
     made = ort.InferenceSession(add().data(), providers=["CPUExecutionProvider"])
     with pytest.raises(LookupError, match="does not use HipDNNExecutionProvider"):
         fusilli_plugin.ep_report(made)
+
+
+def test_an_onnx_runtime_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ort, "register_execution_provider_library")
+    monkeypatch.setattr(ort, "__version__", "1.21.0")
+    with pytest.raises(ProviderError, match=r"onnxruntime 1\.21\.0 is too old: 1\.24\.4 or newer"):
+        fusilli_plugin.ep_devices("cpu")
 
 
 @pytest.fixture
@@ -356,7 +364,7 @@ def test_an_if_keeps_its_branches_and_they_are_claimed() -> None:
         np.testing.assert_allclose(made.run(None, {"x": data, "c": np.array(flag)})[0], want, rtol=1e-5, atol=1e-6)
     report = fusilli_plugin.ep_report(made)
     claimed = {node.op_type for node in report.nodes if node.group}
-    assert claimed == ({"Relu", "Sigmoid", "Tanh"} if api_version() >= 24 else {"Relu"})
+    assert claimed == {"Relu", "Sigmoid", "Tanh"}
 
 
 def test_a_loop_whose_body_reads_nothing_from_outside() -> None:
@@ -386,7 +394,7 @@ def test_a_loop_whose_body_reads_nothing_from_outside() -> None:
     np.testing.assert_allclose(got_h, want, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(got_y, np.tanh(want), rtol=1e-5, atol=1e-6)
     claimed = {node.op_type for node in fusilli_plugin.ep_report(made).nodes if node.group}
-    assert claimed == {"Add", "Sigmoid"} | ({"Tanh"} if api_version() >= 24 else set())
+    assert claimed == {"Add", "Sigmoid", "Tanh"}
 
 
 def test_operators_that_nobody_knows_stay_where_they_are() -> None:

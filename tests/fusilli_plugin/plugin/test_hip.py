@@ -49,6 +49,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("threads", {"STANDIN_HIP_DEVICES": "2"}),
         ("forked", {}),
         pytest.param("large", {"STANDIN_HIP_DEVICES": "2"}, marks=pytest.mark.slow),
+        ("device_tests", {"STANDIN_HIP_DEVICES": "2"}),
         ("claims", {"FUSILLI_CLAIM": ""}),
         ("claims_alone", {"FUSILLI_CLAIM": ""}),
     ],
@@ -88,6 +89,20 @@ def test_code_is_checked_on_the_device(
         assert {"graph.json", "inputs.npz", "results.npz", "diagnostics.txt"} <= {
             path.name for path in capsule.iterdir()
         }
+
+
+def test_what_was_checked_counts_for_one_card_and_driver(
+    library: Path, built: tuple[Path, Path], tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    settings = {"FUSILLI_VERIFY": "", "FUSILLI_CACHE_DIR": str(cache), "FUSILLI_CLAIM": ""}
+    others = ({"STANDIN_HIP_CARD": "17"}, {"STANDIN_HIP_VERSION": "70100000"}, {"STANDIN_HIP_DEVICES": "2"})
+    test_on_a_stand_in(library, built, "right_code", settings)
+    for other in others[:2]:
+        test_on_a_stand_in(library, built, "right_code", settings | other)  # it is checked there, too
+    assert len(list((cache / "verified").iterdir())) == 3
+    test_on_a_stand_in(library, built, "checked_one_card", settings | others[2])
 
 
 @pytest.mark.parametrize("scenario", ["unaffordable", "proven"])

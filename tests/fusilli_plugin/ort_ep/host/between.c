@@ -54,9 +54,9 @@ SLOTS
 EP_SLOTS
 #undef X
 
-// How many slots are there, as far as they are used: in 1.23, and from 1.24 on.
-enum { OLD = 385, OLD_EP = 13, NEW = 415, NEW_EP = 18, SINCE = 24 };
-static function_t table[NEW], ep_table[NEW_EP];
+// How many slots are there in 1.24, as far as they are used.
+enum { USED = 415, EP_USED = 18 };
+static function_t table[USED], ep_table[EP_USED];
 
 static const function_t* get_ep_table(void) { return ep_table; }
 
@@ -64,8 +64,8 @@ static const function_t* get_table(uint32_t version) {
   real = real_base->get_api(version);
   if (!real) return NULL;
   real_ep = ((const function_t* (*)(void))real[GET_EP_API])();
-  memcpy(table, real, (version < SINCE ? OLD : NEW) * sizeof(*table));
-  memcpy(ep_table, real_ep, (version < SINCE ? OLD_EP : NEW_EP) * sizeof(*ep_table));
+  memcpy(table, real, sizeof(table));
+  memcpy(ep_table, real_ep, sizeof(ep_table));
 #define X(slot) table[slot] = (function_t)api_##slot;
   SLOTS
 #undef X
@@ -116,9 +116,12 @@ static void create_oddly(create_t create, const void* logger) {
     odd_version = versions[i];
     newest = 0;
     expect(!create("a", &odd, logger, out, 1, &count) && !count, "no table at all");
-    newest = 1;
-    expect(refused(create("a", &odd, logger, out, 1, &count)) && !count, "the oldest table alone");
+    for (newest = 1; newest < 24; newest += 22)
+      expect(refused(create("a", &odd, logger, out, 1, &count)) && !count, "older tables alone");
     newest = 24;
+    odd_version = "1.24.3";
+    expect(refused(create("a", &odd, logger, out, 1, &count)) && !count, "a version that mixes up groups");
+    odd_version = versions[i];
     expect(!create(NULL, &odd, logger, out, 1, &count) && count == 1, "an odd version");
   }
 }
