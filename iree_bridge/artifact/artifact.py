@@ -152,9 +152,7 @@ class Artifact:
 
         place = Device.parse(device) if isinstance(device, str) else device
         code = self.code_for(place.target, options)
-        return Executable(
-            self.graph.arguments(), code.vmfb, place, flops=self.graph.flops(), alignment=code.alignment
-        )
+        return Executable(self.graph.arguments(), code.vmfb, place, flops=self.graph.flops(), alignment=code.alignment)
 
     def on(self, device: str | Device, options: Options | None = None) -> Executable:
         """`load_on`, short for calls in one line: ``Artifact.load("conv.fusilli").on("hip")(x, w)``."""

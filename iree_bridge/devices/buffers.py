@@ -16,8 +16,8 @@ from iree_bridge.devices.iree_runtime import BufferUsage, HalBuffer, HalDevice, 
 __all__ = ["ALIGNMENT", "ELEMENT_TYPES", "StridedMemory", "aligned_block", "examine", "import_pointer"]
 
 ALIGNMENT: Final = 64
-"""Compiled code assumes buffers that start at a multiple of this many bytes, unless its flags say less; a misaligned one kills
-the process. IREE's drivers import no others."""
+"""Compiled code assumes buffers that start at a multiple of this many bytes, unless its flags say less; one that
+does not kills the process. IREE's drivers import no others."""
 
 ELEMENT_TYPES: Final[dict[DataType, Any]] = {
     DataType.FLOAT: HalElementType.FLOAT_32,

@@ -6,7 +6,8 @@ What the compiler makes of a named product by itself reaches a tenth to a half o
 * columns as they lie, ``[taps, columns]``: nothing is copied, and a block of taps and columns stays in the nearest
   cache while all rows of a tile meet it;
 * columns in panels ``[columns / b, taps, b]``, as wide as some vectors, whose rows follow each other in memory: for
-  matrices that lie the other way, or are made for the product anyway, or whose rows take each other's places in the cache;
+  matrices that lie the other way, or are made for the product anyway, or whose rows take each other's places in the
+  cache;
 * one row: a sum of the rows of the other matrix.
 """
 
@@ -163,7 +164,7 @@ def _in_parts(e: Emitter, a: Value, b: Value, parts: int, *, across: bool) -> Va
 def _copies(e: Emitter, m: int, n: int) -> bool:
     """Whether the columns are worth a copy into panels though they lie row by row.
 
-    A cache finds its lines by the address modulo 4096 in most processors, so rows of some widths take each other's places.
+    Most caches find their lines by the address modulo 4096, so rows of some widths take each other's places.
     """
     kernel = kernel_of(e)
     if 4 * n % _PAGE == 0:

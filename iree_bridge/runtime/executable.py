@@ -31,8 +31,8 @@ _MAX_STREAMS: Final = 8
 _FLOPS_PER_S: Final = 20e9
 _BYTES_PER_S: Final = 20e9
 _POOL_PAYS_FROM_S: Final = 100e-6
-# Vectors that lie across two cache lines are slower to read: a product of matrices at addresses that are multiples of 16 took
-# 1.4 times as long. What reads each number often is worth a copy to a better address, what reads it once or twice is not.
+# Vectors that lie across two cache lines are slower to read: a product of matrices at multiples of 16 took 1.4 times as
+# long. What reads each number often is worth a copy to a better address, what reads it once or twice is not.
 _FLOPS_PER_BYTE: Final = 8
 # What IREE's bindings raise.
 _IREE_ERRORS: Final = (RuntimeError, ValueError, IndexError, NotImplementedError, OSError)

@@ -182,9 +182,7 @@ def _checked(
     if none and not form.is_proven:
         return None, Figure(form.name, "not tried", text=f"it cannot be checked: {none}")
     try:
-        executable = Executable(
-            graph.arguments(), code.vmfb, place, flops=graph.flops(), alignment=code.alignment
-        )
+        executable = Executable(graph.arguments(), code.vmfb, place, flops=graph.flops(), alignment=code.alignment)
         known = [vector for vector in vectors if isinstance(vector, TestVector)]
         wrong = [text for vector in known for text in _wrong(graph, executable, vector)]
     except ExecutionError as error:

@@ -265,7 +265,7 @@ def test_arrays_at_addresses_that_hipdnn_promises(make: Any, device: str) -> Non
 
 
 def test_what_is_copied_for_its_address() -> None:
-    """What reads its buffers once takes them at multiples of 16; what reads them often, or was compiled for more, copies."""
+    """What reads its buffers once takes them at multiples of 16; what reads them often, or expects more, copies."""
     for make, options, copied in (
         (_light, Options.from_env(), False),
         (_heavy, Options.from_env(), True),

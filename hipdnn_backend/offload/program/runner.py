@@ -339,7 +339,7 @@ class Prepared:
         return self._arguments
 
     def _sources(self, arrays: Sequence[Array | Exported]) -> tuple[int, ...]:
-        """Where the inputs are read: a large one where the caller has it, if he had it there in one of the last runs."""
+        """Where inputs are read: a large one where the caller has it, if he had it there in one of the last runs."""
         own = self._arguments[: len(self.program.inputs)]
         if not self._host:
             return own
