@@ -170,12 +170,11 @@ EXPORT uint64_t standin_capture(uint64_t stream) {
 
 EXPORT int hipInit(unsigned flags) { return flags ? INVALID_VALUE : OK; }
 // STANDIN_HIP_VERSION: of the runtime. STANDIN_HIP_CARD: which cards are in the machine.
-static int number_of(const char* variable, int otherwise) {
-  const char* text = getenv(variable);
+static int number_or(const char* text, int otherwise) {
   return text ? atoi(text) : otherwise;
 }
 
-EXPORT int hipRuntimeGetVersion(int* out) { *out = number_of("STANDIN_HIP_VERSION", 70000000); return OK; }
+EXPORT int hipRuntimeGetVersion(int* out) { *out = number_or(getenv("STANDIN_HIP_VERSION"), 70000000); return OK; }
 EXPORT int hipDriverGetVersion(int* out) { *out = 70000000; return OK; }
 EXPORT int hipGetDeviceCount(int* out) { *out = device_count(); return *out ? OK : NO_DEVICE; }
 EXPORT int hipGetDevice(int* out) { *out = current_device; return device_count() ? OK : NO_DEVICE; }
@@ -205,7 +204,7 @@ EXPORT int hipDeviceGetPCIBusId(char* out, int size, int device) {
 
 EXPORT int hipDeviceGetUuid(void* out, int device) {
   if (device < 0 || device >= device_count()) return INVALID_DEVICE;
-  memset(out, number_of("STANDIN_HIP_CARD", 0xA0) + device, 16);
+  memset(out, number_or(getenv("STANDIN_HIP_CARD"), 0xA0) + device, 16);
   return OK;
 }
 
