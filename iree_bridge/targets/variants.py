@@ -394,7 +394,7 @@ _NO_SPLIT_SUMS: Final = ("--iree-dispatch-creation-enable-split-reduction=false"
 _NO_PARTIAL_SUMS: Final = ("--iree-codegen-llvmgpu-use-reduction-vector-distribution=false",)
 _NO_NEGATIVE_STARTS: Final = ("--disable-lsr",)
 # What is left of a row behind the last whole vector: the compiler's own choice are masked stores, which AVX2 has, but
-# which AMD's processors execute in 20 to 40 steps each: pointwise graphs with rows of 49 took three to eight times as long.
+# which AMD's processors execute in 20 to 40 steps: pointwise graphs with rows of 49 took three to eight times as long.
 _NO_MASKS: Final = ("--iree-llvmcpu-vector-pproc-strategy=peel",)
 _NO_TENSOR_CORES: Final = _NO_PRODUCT_TILES + _NO_CONVOLUTION_TILES
 _LITTLE_FUSION: Final = ("--iree-dispatch-creation-enable-aggressive-fusion=false",)
