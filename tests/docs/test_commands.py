@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import click
@@ -19,12 +20,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fusilli_plugin.checks.device_tests import DeviceTest
 from fusilli_plugin.checks.roofline import Ceiling, Roofline
+from fusilli_plugin.checks.selftest import quick
 from fusilli_plugin.checks.selftest_cases import Result, read_cases
 from fusilli_plugin.checks.selftest_report import make_report
 from fusilli_plugin.cli.ep_opt import ep_opt
 from fusilli_plugin.cli.main import cli
 from graph_api import DataType, Graph, PointwiseMode
 from iree_bridge import Device
+from iree_bridge.targets.target import Target
+from iree_bridge.targets.variants import candidates
 from tests.support.cudnn_files import cudnn_document
 from tests.support.pages import PAGES, ROOT, Block, Command, blocks, commands, spans
 
@@ -156,8 +160,16 @@ def _steps(page: Path) -> list[dict[str, object]]:
 
 
 def _flat(text: str) -> list[str]:
-    """Lines without numbers and runs of spaces."""
-    return [" ".join(re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", line).split()) for line in text.splitlines()]
+    """Lines without numbers, runs of spaces and which form of a graph was the fastest here."""
+    plain = re.sub(_forms(), "FORM", re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", text))
+    return [" ".join(line.split()) for line in plain.splitlines()]
+
+
+@cache
+def _forms() -> str:
+    """A pattern of the names of the forms that the pages' convolution may be measured in on this processor."""
+    names = [form.name for form in candidates(quick(), Target.parse("cpu"))]
+    return r"\b(" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + r")\b(?=\s+#)"
 
 
 @pytest.mark.iree_cpu
