@@ -1,10 +1,8 @@
 """How fast a device is beside what it can do: a few graphs, and the time that their bytes and products take at least.
 
 What it can do is measured where it can be: copies between two buffers on every device, products on the CPU with numpy's
-own. Of AMD's chips the rate of the matrix instructions is known: so many operations a cycle, times units and clock. It
-says nothing about right and wrong, and nothing here fails a self-test.
-
-Source of the rates: AMD's CDNA to CDNA 4 architecture white papers.
+own. Of AMD's chips the rate of the matrix instructions is known: operations a cycle (`iree_bridge.static.chips`),
+times units and clock of the card. It says nothing about right and wrong, and nothing here fails a self-test.
 """
 
 from __future__ import annotations
@@ -25,16 +23,10 @@ from hipdnn_backend.device.memory import Memory
 from iree_bridge import Device, Options
 from iree_bridge.devices import hip
 from iree_bridge.devices.device import task_threads
+from iree_bridge.static.chips import chip_of
 
 __all__ = ["Ceiling", "Roofline", "Timing", "measure", "workloads"]
 
-_PER_CYCLE: Final[dict[str, dict[str, int]]] = {
-    "gfx908": {"FLOAT": 256, "HALF": 1024},
-    "gfx90a": {"FLOAT": 256, "HALF": 1024},
-    "gfx942": {"FLOAT": 256, "HALF": 2048},
-    "gfx950": {"FLOAT": 256, "HALF": 4096},
-}
-"""Operations of matrix instructions a cycle and compute unit, a product and its sum counted as two."""
 _COPIED: Final = {True: 256 << 20, False: 64 << 20}  # bytes, on GPUs and on CPUs: more than their caches hold
 _BATCHES: Final = 5
 _SECONDS: Final = 0.05  # of a batch
@@ -227,9 +219,11 @@ def _products(device: Device) -> tuple[dict[str, float], str]:
     if device.kind == "cpu":
         a, c = np.ones((1024, 1024), np.float32), np.empty((1024, 1024), np.float32)
         return {"FLOAT": 2 * 1024**3 / _least(lambda: np.matmul(a, a, out=c), lambda: None)}, "measured"
-    cycles = hip.cycles_per_s(device.index) if device.kind == "hip" else 0
-    known = {name: float(each * cycles) for name, each in _PER_CYCLE.get(device.arch, {}).items() if cycles}
-    return known, "known" if known else "not known"
+    chip = chip_of(device.target) if device.kind == "hip" else None
+    cycles = hip.cycles_per_s(device.index) if chip is not None else 0
+    if chip is None or not cycles:
+        return {}, "not known"
+    return {dtype.name: float(each * cycles) for dtype, each in chip.generation.matrix.items()}, "known"
 
 
 def _elementwise(rows: int, columns: int, dtype: DataType) -> Graph:

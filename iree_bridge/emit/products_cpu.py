@@ -26,8 +26,8 @@ from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import Kernels
 
 __all__ = [
-    "Shift", "as_computed", "by_columns", "by_panels", "by_shifts", "has_tiles", "kernel_of", "product",
-    "shift_columns",
+    "Shift", "as_computed", "by_columns", "by_panels", "by_shifts", "by_stored_columns", "has_tiles", "kernel_of",
+    "product", "shift_columns",
 ]  # fmt: skip
 
 _HALF: Final = (DataType.HALF, DataType.BFLOAT16)
@@ -127,9 +127,9 @@ def product(e: Emitter, a: Value, b: Value, *, across: bool) -> Value | None:
     if parts > 1:
         return _in_parts(e, a, b, parts, across=across)
     a = as_computed(e, a)
-    if across or _copies(e, m, n):
+    if across:
         return _by_copied_columns(e, a, b)
-    return (_one_row if m == 1 else by_columns)(e, a, as_computed(e, b))
+    return _one_row(e, a, as_computed(e, b)) if m == 1 else by_stored_columns(e, a, b)
 
 
 def _parts(m: int, k: int, n: int) -> int:
@@ -170,6 +170,13 @@ def _copies(e: Emitter, m: int, n: int) -> bool:
     if 4 * n % _PAGE == 0:
         return m >= _ROWS
     return kernel.many is not None and m >= kernel.many and n % kernel.widths[0] == 0
+
+
+def by_stored_columns(e: Emitter, rows: Value, columns: Value) -> Value:
+    """`by_columns` of a matrix that was not made for this product; copied into panels if that pays."""
+    if _copies(e, rows.dims[-2], columns.dims[-1]):
+        return _by_copied_columns(e, rows, columns)
+    return by_columns(e, rows, as_computed(e, columns))
 
 
 def _by_copied_columns(e: Emitter, a: Value, b: Value) -> Value:
@@ -220,8 +227,6 @@ def by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
 def by_columns(e: Emitter, rows: Value, columns: Value) -> Value:
     """rows [M, taps] or [batch..., M, taps] times columns [batch..., taps, P]: [batch..., M, P]."""
     kernel, m, (*lead, _, places) = kernel_of(e), rows.dims[-2], columns.dims
-    if _copies(e, m, places):
-        return _by_copied_columns(e, rows, columns)
     height, across, width = _column_tiles(kernel, m, places)
     batch = [f"d{axis}" for axis in range(len(lead))]
     i, j, t = (f"d{axis + len(lead)}" for axis in range(3))

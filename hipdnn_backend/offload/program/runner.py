@@ -89,8 +89,8 @@ def _span(target: Array | Exported) -> tuple[int, int]:
 
 
 def _usable(array: Array | Exported) -> int:
-    """The address of a large array in host memory that a program can read where it lies; 0: it cannot."""
-    if isinstance(array, Exported) or array.nbytes < _LARGE or not array.flags.c_contiguous:
+    """The address of an array in host memory that a program can read where it lies; 0: it cannot."""
+    if isinstance(array, Exported) or not array.flags.c_contiguous:
         return 0
     address: int = array.__array_interface__["data"][0]
     return 0 if address % _PROMISED else address
@@ -149,6 +149,7 @@ class Prepared:
         self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
         self._kept: tuple[_Kept, ...] = _kept(program)
         self._has_own = False
+        self._large: tuple[int, ...] = ()  # numbers of the inputs in host memory that are not worth a copy
         self._host: list[Array] = []  # the own inputs and outputs, where Python can see them
         self._results: ResultMemory | None = None
         self._seen: OrderedDict[tuple[int, ...], None] = OrderedDict()  # where large inputs of the last runs lay
@@ -331,7 +332,8 @@ class Prepared:
             if self.memory.is_host:
                 views = [self.program.views[each.view] for each in named]
                 self._host = [host_array(at, view) for at, view in zip(self._arguments, views, strict=True)]
-                made = views[len(self.program.inputs) :]
+                given, made = views[: len(self.program.inputs)], views[len(self.program.inputs) :]
+                self._large = tuple(n for n, view in enumerate(given) if view.count * view.itemsize >= _LARGE)
                 if sum(view.count * view.itemsize for view in made) >= _LARGE and all(
                     view.is_dense and view.count for view in made
                 ):
@@ -341,9 +343,12 @@ class Prepared:
     def _sources(self, arrays: Sequence[Array | Exported]) -> tuple[int, ...]:
         """Where inputs are read: a large one where the caller has it, if he had it there in one of the last runs."""
         own = self._arguments[: len(self.program.inputs)]
-        if not self._host:
+        if not self._large:
             return own
-        found = tuple(_usable(array) or address for array, address in zip(arrays, own, strict=True))
+        sources = list(own)
+        for number in self._large:
+            sources[number] = _usable(arrays[number]) or own[number]
+        found = tuple(sources)
         if found == own or found in self._seen:
             return found
         self._seen[found] = None  # binding takes longer than a copy, and addresses may never come back

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import torch
 
-from hipdnn_backend.offload.frontend.padding import NotPaddableError
+from hipdnn_backend.offload.frontend.padding import NUMBER, NotPaddableError, NumberOfRows, Rows
 
-__all__ = ["RULES", "At", "Axes", "Rows", "Walk", "expression", "is_symbol", "nodes_of", "rule"]
+__all__ = ["RULES", "At", "Axes", "Walk", "expression", "is_symbol", "nodes_of", "rule"]
 
 Node = torch.fx.Node
 _ATEN: Final = torch.ops.aten
@@ -27,21 +27,6 @@ def expression(size: Any) -> Any:
     return size.node.expr if is_symbol(size) else int(size)
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A value has rows along an axis, ``per`` elements for each, those of the first row first."""
-
-    axis: int
-    per: int
-
-
-class NumberOfRows:
-    """A number that follows from how many rows there are: it may say what dims a result has, nothing else."""
-
-
-NUMBER: Final = NumberOfRows()
-
-
 @dataclass
 class At:
     """A node of which something has rows."""
@@ -50,13 +35,8 @@ class At:
     node: Node
 
     def __post_init__(self) -> None:
-        names = [argument.name for argument in self.node.target._schema.arguments]  # type: ignore[union-attr]
-        self.given: dict[str, Any] = {
-            argument.name: argument.default_value
-            for argument in self.node.target._schema.arguments  # type: ignore[union-attr]
-        }
-        self.given |= dict(zip(names, self.node.args, strict=False)) | dict(self.node.kwargs)
-        self.names = names
+        self.given = given(self.node)
+        self.names = list(self.given)
 
     def dims(self, name: str) -> tuple[Any, ...]:
         return tuple(map(expression, self.given[name].meta["val"].shape))
@@ -209,7 +189,13 @@ def nodes_of(value: Any) -> list[Node]:
     return found
 
 
+def given(node: Node) -> dict[str, Any]:
+    """The arguments of an operator by name, in their order, with the defaults of those that are left out."""
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    found = {argument.name: argument.default_value for argument in arguments}
+    return found | dict(zip(found, node.args, strict=False)) | dict(node.kwargs)
+
+
 def draws_nothing(node: Node) -> bool:
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    return "dropout_p" in names and bool(given.get("dropout_p", 0.0) == 0.0)
+    """Whether an operator that may drop elements keeps them all."""
+    return given(node).get("dropout_p", 1.0) == 0.0

@@ -19,9 +19,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from hipdnn_backend.offload.buckets import Extent
-from hipdnn_backend.offload.frontend.padding import NotPaddableError
+from hipdnn_backend.offload.frontend.padding import NotPaddableError, Rows
 from hipdnn_backend.offload.torch_compile import row_rules as _row_rules  # noqa: F401  registers the rules
-from hipdnn_backend.offload.torch_compile.row_walk import Rows, Walk, expression
+from hipdnn_backend.offload.torch_compile.row_walk import Walk, expression
 
 __all__ = ["Argument", "Traced", "traced"]
 

@@ -25,7 +25,14 @@ from iree_bridge.emit.conv.depthwise import depthwise
 from iree_bridge.emit.conv.shifted import shifted
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import Operand, generic
-from iree_bridge.emit.products_cpu import by_columns, by_panels, has_tiles, kernel_of, product
+from iree_bridge.emit.products_cpu import (
+    by_columns,
+    by_panels,
+    by_stored_columns,
+    has_tiles,
+    kernel_of,
+    product,
+)
 from iree_bridge.emit.window_frame import cropped, met
 from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import is_by_taps, is_channels_last
@@ -194,7 +201,7 @@ def _channels_last(e: Emitter, conv: _Conv, x: Value, w: Value, *, by_taps: bool
         matrix = _matrix(e, conv, image, rows, last=True, after=y)
         matrix = e.reshape(matrix, (math.prod(matrix.dims) // conv.taps, conv.taps))
         if by_taps:
-            y = by_columns(e, matrix, filters)
+            y = by_stored_columns(e, matrix, filters)
         else:
             y = by_panels(e, matrix, filters)
             y = e.slice(e.reshape(y, (y.dims[0], math.prod(y.dims[1:]))), 1, 0, conv.k)
@@ -217,7 +224,8 @@ def _channels_first(e: Emitter, conv: _Conv, x: Value, w: Value) -> Value:
             y = by_panels(e, filters, e.reshape(matrix, (*lead, math.prod(out) // width, conv.taps, width)))
             y = e.reshape(y, (conv.n, conv.k, *out[:-1], out[-1] // width, width))
         else:
-            y = by_columns(e, filters, e.reshape(matrix, (*lead, conv.taps, math.prod(out))))
+            times = by_stored_columns if conv.is_point else by_columns
+            y = times(e, filters, e.reshape(matrix, (*lead, conv.taps, math.prod(out))))
         made.append(e.reshape(y, (conv.n, conv.k, *out)))
     return _joined(e, made, 2)
 

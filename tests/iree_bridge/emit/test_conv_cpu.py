@@ -74,6 +74,33 @@ def test_channels_first_filters_are_rows_and_places_columns() -> None:
     )
 
 
+@pytest.mark.parametrize("images", [1, 3])
+def test_rows_of_an_image_that_meet_in_the_cache_are_copied(images: int) -> None:
+    """32 x 32 places are 4096 bytes, after which a cache begins anew; what was made for a product is not made twice."""
+    lead = f"{images}x" if images > 1 else ""
+    point = conv_graph("fprop", (images, 8, 32, 32), (64, 8, 1, 1)).validate()
+    check_ir(
+        emit_module(point, AVX2).ir,
+        f"CHECK: call @product_{{{{[0-9]}}}}({{{{.*}}}}) : ({{{{.*}}}}, tensor<{lead}64x8x16xf32>)",
+    )
+    made = conv_graph("fprop", (images, 8, 24, 24), (256, 8, 3, 3), padding=1, stride=3).validate()
+    check_ir(emit_module(made, AVX2).ir, f"CHECK: call @product_1({{{{.*}}}}) : ({{{{.*}}}}, tensor<{lead}72x64xf32>)")
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("x", "w", "kw"),
+    [
+        pytest.param((3, 8, 32, 32), (64, 8, 1, 1), {}, id="points"),
+        pytest.param((2, 16, 32, 32), (128, 8, 1, 1), {}, id="points in groups"),
+        pytest.param((2, 8, 24, 24), (256, 8, 3, 3), {"padding": 1, "stride": 3}, id="a matrix"),
+    ],
+)
+def test_copied_or_not_they_are_right(x: tuple[int, ...], w: tuple[int, ...], kw: dict[str, Any], layout: str) -> None:
+    assert_right(OpCase("copied", lambda: conv_graph("fprop", x, w, layout=layout, **kw)))
+
+
 def test_channels_first_places_lie_in_panels_where_vectors_divide_rows() -> None:
     """Else the rows of the matrix, a power of 2 apart, displace each other from the cache."""
     graph = conv_graph("fprop", (2, 8, 12, 16), (32, 8, 1, 29), padding=(0, 14)).validate()

@@ -35,14 +35,14 @@ class NotPaddableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A value has rows along an axis, ``per`` elements for each."""
+    """A value has rows along an axis, ``per`` elements for each, those of the first row first."""
 
     axis: int
     per: int
 
 
 class NumberOfRows:
-    """A constant whose elements follow from extents: it may say what dims a result has, nothing else."""
+    """A number, or constants, that follow from extents: it may say what dims a result has, nothing else."""
 
 
 NUMBER: Final = NumberOfRows()

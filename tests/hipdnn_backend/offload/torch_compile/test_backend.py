@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from fusilli_ground.errors import OptionError  # noqa: E402
 from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402
 from hipdnn_backend.offload.torch_compile.report import NotCompiledByEnginesError  # noqa: E402
 
-pytestmark = pytest.mark.mlir
+pytestmark = [pytest.mark.mlir, pytest.mark.usefixtures("fresh")]
 ROOT = Path(__file__).parents[4]
 GROUP = "torch_dynamo_backends"
 
@@ -35,13 +34,6 @@ class Plus(torch.nn.Module):
 
     def forward(self, x: Any) -> Any:
         return x + x
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def test_no_import_is_needed(tmp_path: Path) -> None:

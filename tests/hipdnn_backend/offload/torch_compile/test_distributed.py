@@ -9,7 +9,6 @@ import copy
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ torch = pytest.importorskip("torch")
 from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402 - needs torch
 from tests.support.torch_networks import Block  # noqa: E402
 
-pytestmark = [pytest.mark.mlir, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.mlir, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("fresh")]
 ROOT = Path(__file__).parents[4]
 
 DATA_PARALLEL = """
@@ -56,13 +55,6 @@ from torch._dynamo.utils import counters
 assert counters["aot_autograd"]["ok"] >= 1
 torch.distributed.destroy_process_group()
 """
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def test_data_parallel_training_in_two_processes(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle  # noqa: TID251 - what is pickled is our own
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,15 +18,8 @@ torch = pytest.importorskip("torch")
 from hipdnn_backend.offload.background import background  # noqa: E402 - needs torch
 from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402
 
-pytestmark = [pytest.mark.mlir, pytest.mark.slow]
+pytestmark = [pytest.mark.mlir, pytest.mark.slow, pytest.mark.usefixtures("fresh")]
 nn, F = torch.nn, torch.nn.functional
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 class Tied(nn.Module):

@@ -22,11 +22,9 @@ pytestmark = pytest.mark.mlir
 
 
 @pytest.fixture(autouse=True)
-def _recurrences() -> Iterator[None]:
-    torch._dynamo.reset()
+def _recurrences(fresh: None) -> Iterator[None]:
     with torch._dynamo.config.patch(allow_rnn=True):
         yield
-    torch._dynamo.reset()
 
 
 class Stacked(torch.nn.Module):

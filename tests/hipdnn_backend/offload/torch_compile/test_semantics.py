@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,8 @@ from hipdnn_backend import offload  # noqa: E402 - needs torch
 from hipdnn_backend.offload.program.runner import Prepared  # noqa: E402
 from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402
 
-pytestmark = pytest.mark.mlir
+pytestmark = [pytest.mark.mlir, pytest.mark.usefixtures("fresh")]
 nn, F = torch.nn, torch.nn.functional
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def compiled(function: Callable[..., Any], **settings: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,8 @@ from hipdnn_backend.offload.torch_compile import fusilli, sizes, torch_report  #
 from hipdnn_backend.offload.torch_compile.options import CompileOptions  # noqa: E402
 from hipdnn_backend.offload.torch_compile.report import _Entry  # noqa: E402
 
-pytestmark = pytest.mark.mlir
+pytestmark = [pytest.mark.mlir, pytest.mark.usefixtures("fresh")]
 nn, F = torch.nn, torch.nn.functional
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 class Net(nn.Module):
