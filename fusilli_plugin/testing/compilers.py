@@ -67,7 +67,7 @@ class Compiler:
         with tempfile.TemporaryDirectory(prefix="fusilli-compile-") as folder:
             source, made = Path(folder, "module.mlir"), Path(folder, "module.vmfb")
             source.write_text(ir, encoding="utf-8")
-            command = [self.path, source, "-o", made, *recipe.global_flags, *recipe.flags]
+            command = [self.path, source, "-o", made, *recipe.all_flags]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
             except subprocess.TimeoutExpired:

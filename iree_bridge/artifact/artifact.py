@@ -177,7 +177,7 @@ class Artifact:
             return CompiledCode(
                 entry.vmfb,
                 entry.target,
-                (*entry.flags, *entry.global_flags),
+                (*entry.global_flags, *entry.flags),
                 entry.key,
                 True,
                 entry.dispatches,
@@ -189,9 +189,13 @@ class Artifact:
                 f"the installed runtime is {runtime}. Run: pip install 'iree-base-runtime=={entry.iree}'; or, to have "
                 f"it compiled again when it is used: pip install 'iree-base-compiler=={runtime}'"
             )
-        own = tuple(flag for flag in entry.flags if flag not in entry.target.flags() and not _PROCESSOR.match(flag))
+        usual = {*entry.target.flags(), *entry.target.global_flags()}
+        own, process = (
+            tuple(flag for flag in flags if flag not in usual and not _PROCESSOR.match(flag))
+            for flags in (entry.flags, entry.global_flags)
+        )
         return compiler.compile_mlir(
-            entry.ir, entry.target, options, flags=own, global_flags=entry.global_flags, name=self.graph.name
+            entry.ir, entry.target, options, flags=own, global_flags=process, name=self.graph.name
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache as memoize
 from pathlib import Path
@@ -127,6 +127,11 @@ class Recipe(NamedTuple):
     global_flags: tuple[str, ...] = ()
     form: str = ""
 
+    @property
+    def all_flags(self) -> tuple[str, ...]:
+        """The process's, then the session's."""
+        return (*self.global_flags, *self.flags)
+
 
 class _Job(NamedTuple):
     """One compile and what its failure report needs.
@@ -231,7 +236,7 @@ def compile_mlir(
         target: what to compile for.
         options: default: ``Options.from_env()``.
         flags: compiler flags after those of the target.
-        global_flags: flags that are global to the compiler's process.
+        global_flags: flags that are global to the compiler's process, after those of the target.
         name: how messages call the module.
         refresh: compile even if the cache has the code.
 
@@ -240,7 +245,8 @@ def compile_mlir(
         UntrustedCacheError: others can write to the cache folder.
     """
     options = options or Options.from_env()
-    recipe = Recipe(target, (*target.flags(), *flags, *options.extra_flags), tuple(global_flags))
+    session = (*target.flags(), *flags, *options.extra_flags)
+    recipe = Recipe(target, session, (*target.global_flags(), *global_flags))
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -330,7 +336,7 @@ def lower(text: str, target: Target, phase: str, options: Options | None = None)
         CompileError: the compiler failed.
     """
     options = options or Options.from_env()
-    recipe = Recipe(target, (*target.flags(), *options.extra_flags))
+    recipe = Recipe(target, (*target.flags(), *options.extra_flags), target.global_flags())
     reply = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
     return reply.payload.decode("utf-8", "replace")
 
@@ -399,7 +405,8 @@ def recipe_for(graph: Graph, target: Target, options: Options, *, form: str | No
 
 
 def _recipe(it: Variant, target: Target, options: Options) -> Recipe:
-    return Recipe(target, (*target.flags(), *it.flags, *options.extra_flags), it.global_flags, it.name)
+    flags = (*target.flags(), *it.flags, *options.extra_flags)
+    return Recipe(target, flags, target.global_flags(), it.name)
 
 
 def cache_for(options: Options) -> Cache:
@@ -416,7 +423,7 @@ def _graph_key(graph: Graph, recipes: Sequence[Recipe]) -> str:
     parts = {
         "graph": graph.canonical_json(),
         "emitter": versions.emitter_version(),
-        "variants": "\0".join("\0".join((it.form, *it.flags, *it.global_flags, "")) for it in recipes),
+        "variants": "\0".join("\0".join((it.form, *it.all_flags, "")) for it in recipes),
     }
     return key_of("graph", parts | _common_parts(recipes[0]))
 
@@ -465,7 +472,7 @@ def _common_parts(recipe: Recipe) -> dict[str, str]:
     return {
         "flags": "\0".join(recipe.flags),
         "global flags": "\0".join(recipe.global_flags),
-        "files": "\0".join(_content(flag) for flag in (*recipe.flags, *recipe.global_flags)),
+        "files": "\0".join(_content(flag) for flag in recipe.all_flags),
         "target": f"{recipe.target} {recipe.target.features}",
         "iree": versions.iree_version(),
     }
@@ -492,7 +499,7 @@ def _load(store: Cache, code_key: str, recipe: Recipe) -> CompiledCode | None:
     return CompiledCode(
         vmfb=code.vmfb,
         target=recipe.target,
-        flags=tuple(map(str, flags)) if isinstance(flags, list) else (*recipe.flags, *recipe.global_flags),
+        flags=tuple(map(str, flags)) if isinstance(flags, list) else recipe.all_flags,
         key=code_key,
         from_cache=True,
         dispatches=dispatches if isinstance(dispatches, int) else None,
@@ -565,9 +572,10 @@ def _compile_ir(
 
 def _code(reply: Reply, recipe: Recipe, key: str) -> CompiledCode:
     header = reply.header
-    flags = (*recipe.flags, *recipe.global_flags)
     seconds = header["seconds"]
-    return CompiledCode(reply.payload, recipe.target, flags, key, False, header["dispatches"], seconds, recipe.form)
+    return CompiledCode(
+        reply.payload, recipe.target, recipe.all_flags, key, False, header["dispatches"], seconds, recipe.form
+    )
 
 
 def _first_of(recipes: Sequence[Recipe], job: _Job, make: Callable[[_Job], _Result]) -> _Result:
@@ -634,7 +642,7 @@ def _ask_compile(job: _Job, header: dict[str, Any], text: str, ir: EmittedIr) ->
         for flag in [flag for flag in flags if flag.partition("=")[0] in _global_names]:
             flags.remove(flag)
             global_flags.append(flag)
-        process = _with_level(global_flags, flags)
+        process = _with_level(_last_of_each(global_flags), flags)
         reply = _ask(job, header | {"flags": flags}, text.encode(), ir=ir, global_flags=process)
         if reply.header["ok"] or reply.header["kind"] != "UnknownFlagError":
             return reply
@@ -643,6 +651,11 @@ def _ask_compile(job: _Job, header: dict[str, Any], text: str, ir: EmittedIr) ->
 
 
 _global_names: set[str] = set()
+
+
+def _last_of_each(flags: Iterable[str]) -> list[str]:
+    """The compiler takes a flag of the process once."""
+    return list({flag.partition("=")[0]: flag for flag in flags}.values())
 
 
 def _with_level(global_flags: Sequence[str], flags: Sequence[str]) -> list[str]:

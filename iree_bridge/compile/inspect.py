@@ -65,7 +65,7 @@ def inspect_mlir(text: str, target: Target, options: Options | None = None) -> I
         CompileError: the compiler failed.
     """
     options = options or Options.from_env()
-    recipe = Recipe(target, (*target.flags(), *options.extra_flags))
+    recipe = Recipe(target, (*target.flags(), *options.extra_flags), target.global_flags())
     return _inspection(target, compiler.inspect_ir(EmittedIr(text, text), recipe, options))
 
 

@@ -55,13 +55,17 @@ _GPU_FLAGS: Final = (
 # CUDA. Padding as a part of the convolution's kernel is a matter of the graph: iree_bridge/targets/variants.py.
 _BUFFER_ALIGNMENT: Final = "--iree-stream-resource-min-offset-alignment="
 _UNSTATED_ALIGNMENT: Final = 64  # the compiler's own
+# What numpy and hipDNN promise of an address. Code that expects more would have to copy large arrays first.
+_ARRAYS_AS_THEY_LIE: Final = (f"{_BUFFER_ALIGNMENT}16",)
+# What is left of a row behind the last whole vector: the compiler's own choice are masked stores, which AVX2 has, but
+# which AMD's processors execute in 20 to 40 steps: pointwise graphs with rows of 49 took three to eight times as long.
+_NO_MASKS: Final = ("--iree-llvmcpu-vector-pproc-strategy=peel",)
+_NO_NEGATIVE_STARTS: Final = ("--disable-lsr",)
 _PROCESSOR: Final = ("--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-cpu-features")
 _CPU_FLAGS: Final = (
     "--iree-opt-level=O3",
     # The default of 32 KiB refuses an embedding followed by a layer norm.
     "--iree-llvmcpu-stack-allocation-limit=131072",
-    # What numpy and hipDNN promise of an address. Code that expects more would have to copy large arrays first.
-    f"{_BUFFER_ALIGNMENT}16",
     "--iree-torch-externalize-transients",
     # By default the compiler quietly computes f64 in f32 while the buffers stay f64, which gives garbage.
     "--iree-input-demote-f64-to-f32=false",
@@ -163,8 +167,18 @@ class Target:
         """Whether an instruction makes 16-bit floats; x86 processors before 2012 and some emulated ones lack it."""
         return self.is_gpu or host_arch() != "x86_64" or "f16c" in self.extensions
 
+    def global_flags(self) -> tuple[str, ...]:
+        """The flags of this target that the compiler keeps per process, in order. Code is right with these only.
+
+        AMD: loops keep their counters: reduced in strength, they start at a negative offset, and the instruction adds
+        what is missing.
+        """
+        if self.is_gpu:
+            return _NO_NEGATIVE_STARTS if self.backend == "rocm" else ()
+        return (*_ARRAYS_AS_THEY_LIE, *(_NO_MASKS if self.lacks_masks else ()))
+
     def flags(self) -> tuple[str, ...]:
-        """The compiler flags of this target, in order."""
+        """The flags of this target that a session of the compiler takes, in order."""
         if self.backend == "rocm":
             return ("--iree-hal-target-backends=rocm", f"--iree-rocm-target={self.arch}", *_GPU_FLAGS)
         if self.backend == "cuda":

@@ -57,14 +57,12 @@ class Variant(NamedTuple):
     Attributes:
         name: stable name, part of the cache key.
         flags: compiler flags of this graph, in addition to the target's.
-        global_flags: flags that are global to a compiler process; a worker process serves one set of them.
         kernels: of products and convolutions on a CPU.
         is_proven: its code is right by tests and sweeps; code of others serves only where it was checked on the device.
     """
 
     name: str
     flags: tuple[str, ...] = ()
-    global_flags: tuple[str, ...] = ()
     kernels: Kernels = Kernels.SQUARE
     is_proven: bool = True
 
@@ -81,8 +79,7 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     cannot, a kernel that does nothing but pad is made, and that one is compiled wrongly (``docs/upstream``). So only
     graphs whose padding is all taken in are compiled like that. The tiles of matrix instructions fail on some shapes,
     or need more local memory than there is, so there are forms without them behind it. Loads always go through buffer
-    instructions: without them, the tail of a tile is not masked. Loops keep their counters: reduced in strength, they
-    start at a negative offset, and the instruction adds what is missing. Sums are not split over kernels in graphs with
+    instructions: without them, the tail of a tile is not masked. Sums are not split over kernels in graphs with
     convolutions, where that was wrong, and with most batchnorms in training, where it costs. A sum of more than a sum
     (of negated numbers), which the compiler cannot split, is left whole. Ragged attention has tiles of ours, whose ends
     the compiler masks; where it does not distribute these, operands are filled up in the next form.
@@ -112,13 +109,9 @@ def named(graph: Graph, target: Target, name: str) -> Variant | None:
 
 def _those(forms: tuple[_Form, ...], graph: Graph, target: Target) -> tuple[Variant, ...]:
     found = tuple(form.variant for form in forms if form.applies(graph, target))
-    if not target.is_gpu and target.lacks_masks:
-        found = tuple(it._replace(global_flags=_NO_MASKS) for it in found)
-    if target.backend == "rocm":
-        found = tuple(it._replace(global_flags=_NO_NEGATIVE_STARTS) for it in found)
-        if any(isinstance(node, ConvNode) for node in graph.nodes) or _has_channel_sums(graph):
-            found = tuple(it._replace(flags=(*it.flags, *_NO_SPLIT_SUMS)) for it in found)
-    return found
+    if target.backend != "rocm" or not (any(isinstance(n, ConvNode) for n in graph.nodes) or _has_channel_sums(graph)):
+        return found
+    return tuple(it._replace(flags=(*it.flags, *_NO_SPLIT_SUMS)) for it in found)
 
 
 def choose(graph: Graph, target: Target) -> Variant:
@@ -392,10 +385,6 @@ _NO_PRODUCT_TILES: Final = ("--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=fal
 _NO_CONVOLUTION_TILES: Final = ("--iree-codegen-llvmgpu-use-igemm=false",)
 _NO_SPLIT_SUMS: Final = ("--iree-dispatch-creation-enable-split-reduction=false",)
 _NO_PARTIAL_SUMS: Final = ("--iree-codegen-llvmgpu-use-reduction-vector-distribution=false",)
-_NO_NEGATIVE_STARTS: Final = ("--disable-lsr",)
-# What is left of a row behind the last whole vector: the compiler's own choice are masked stores, which AVX2 has, but
-# which AMD's processors execute in 20 to 40 steps: pointwise graphs with rows of 49 took three to eight times as long.
-_NO_MASKS: Final = ("--iree-llvmcpu-vector-pproc-strategy=peel",)
 _NO_TENSOR_CORES: Final = _NO_PRODUCT_TILES + _NO_CONVOLUTION_TILES
 _LITTLE_FUSION: Final = ("--iree-dispatch-creation-enable-aggressive-fusion=false",)
 _NO_VECTOR_DISTRIBUTION: Final = ("--iree-codegen-llvmgpu-use-vector-distribution=false",)

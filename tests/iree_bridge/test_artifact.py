@@ -265,7 +265,7 @@ def test_another_runtime_version_compiles_again(made: Artifact, options: Options
     code = old.code_for(CPU, dataclasses.replace(options, cache_dir=tmp_path / "cache"))
     assert code.vmfb == made.codes["cpu"].vmfb
     assert not code.from_cache
-    assert code.flags == (*made.codes["cpu"].flags, *made.codes["cpu"].global_flags)
+    assert code.flags == (*made.codes["cpu"].global_flags, *made.codes["cpu"].flags)
 
 
 def test_another_runtime_version_without_a_compiler(

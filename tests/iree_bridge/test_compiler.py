@@ -20,6 +20,7 @@ from iree_bridge.compile.cache import Cache, Refusal
 from iree_bridge.compile.compiler import CompiledCode, EmittedIr, Recipe
 from iree_bridge.compile.inspect import inspect_graph, inspect_mlir
 from iree_bridge.compile.options import CompileMode, Options
+from iree_bridge.compile.pool import Reply, WorkerError, WorkerPool
 from iree_bridge.compile.reproducer import Reproducer
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.variants import FUSED_PADDING, Variant, choose
@@ -118,7 +119,7 @@ def test_a_graph_is_compiled_once(options: Options, compiles: list[str]) -> None
     assert not first.from_cache
     assert first.dispatches == 1
     assert first.seconds > 0
-    assert first.flags == (*FAST.flags(), *choose(relu(), FAST).flags)
+    assert first.flags == (*FAST.global_flags(), *FAST.flags(), *choose(relu(), FAST).flags)
     assert first.target == FAST
     second = compiler.compile_code(relu(), FAST, options)
     assert second == first._replace(from_cache=True)
@@ -418,8 +419,6 @@ def test_the_refusal_of_a_graph_has_its_own_names(
 def test_what_may_go_well_another_time_is_not_remembered(
     options: Options, monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
-    from iree_bridge.compile.pool import Reply, WorkerError, WorkerPool
-
     asked: list[object] = []
 
     def request(_pool: WorkerPool, header: dict[str, Any], *_args: Any, **_more: Any) -> Reply:
@@ -630,7 +629,7 @@ def test_the_next_form_is_tried(
     caplog.set_level(logging.INFO)
     failing(flag, "--iree-opt-level=O1")
     code = compiler.compile_code(relu(), CPU, options)
-    assert code.flags == (*CPU.flags(), "--iree-opt-level=O1")
+    assert code.flags == (*CPU.global_flags(), *CPU.flags(), "--iree-opt-level=O1")
     assert code.form == "plain"
     assert "form 'plain' of graph 'relu' fails, 'plain' is tried" in caplog.text
     again = compiler.compile_code(relu(), CPU, options)
@@ -691,8 +690,6 @@ def test_a_timeout_is_an_error_and_the_next_compile_works(options: Options) -> N
 def test_the_last_form_alone_may_take_all_the_time(
     options: Options, monkeypatch: pytest.MonkeyPatch, whole: float, first: float
 ) -> None:
-    from iree_bridge.compile.pool import Reply, WorkerError, WorkerPool
-
     allowed: list[float] = []
 
     def request(_pool: WorkerPool, header: dict[str, Any], *_args: Any, timeout: float, **_more: Any) -> Reply:
@@ -712,7 +709,7 @@ def test_extra_flags_are_appended_and_part_of_the_key(options: Options, compiles
     plain = compiler.compile_mlir(EMPTY, FAST, options)
     extra = dataclasses.replace(options, extra_flags=("--iree-opt-level=O1",))
     other = compiler.compile_mlir(EMPTY, FAST, extra)
-    assert other.flags == (*FAST.flags(), "--iree-opt-level=O1")
+    assert other.flags == (*FAST.global_flags(), *FAST.flags(), "--iree-opt-level=O1")
     assert other.key != plain.key
     assert len(compiles) == 2
 
@@ -730,7 +727,30 @@ def test_the_content_of_a_file_that_a_flag_names_is_part_of_the_key(options: Opt
 def test_a_flag_that_is_global_to_the_process_is_found_out(options: Options) -> None:
     flag = "--iree-global-opt-propagate-transposes=false"
     assert compiler.compile_mlir(ADD, CPU, options, flags=[flag]).flags[-1] == flag
-    assert compiler.compile_mlir(ADD, CPU, options, global_flags=[flag]).flags[-1] == flag
+    assert flag in compiler.compile_mlir(ADD, CPU, options, global_flags=[flag]).flags
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "sm_80", "gfx942"])
+def test_a_compile_asks_one_worker_once(name: str, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag that is the process's is not tried on a session first, which would cost a second worker."""
+    asked: list[tuple[str, ...]] = []
+    request = WorkerPool.request
+
+    def count(self: WorkerPool, header: Any, *args: Any, **named: Any) -> Any:
+        asked.append(tuple(named["global_flags"]))
+        return request(self, header, *args, **named)
+
+    monkeypatch.setattr(WorkerPool, "request", count)
+    target = Target.parse(name)
+    compiler.compile_mlir(EMPTY, target, options)
+    (flags,) = asked
+    assert flags[: len(target.global_flags())] == target.global_flags()
+
+
+def test_the_last_of_two_equal_flags_of_the_process_counts(options: Options) -> None:
+    alignments = [f"--iree-stream-resource-min-offset-alignment={size}" for size in (32, 64)]
+    code = compiler.compile_mlir(ADD, CPU, options, flags=alignments[1:], global_flags=alignments[:1])
+    assert code.alignment == 64
 
 
 @pytest.mark.parametrize(

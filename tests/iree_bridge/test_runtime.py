@@ -553,6 +553,35 @@ print("parent")
     assert out.split() == ["child", "parent"]
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a thread keeps its last processor")
+def test_the_thread_that_calls_keeps_its_processors() -> None:
+    """The launcher moves its own threads away from the caller's processor, by numbers that new ones do not have yet."""
+    out = python(
+        """
+import os, warnings
+from graph_api import DataType, Graph
+from iree_bridge import build
+from iree_bridge.devices.device import set_task_threads
+warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork: the point of the test
+set_task_threads(8)
+g = Graph("product", io_data_type=DataType.FLOAT, compute_data_type=DataType.FLOAT)
+g.matmul(g.tensor("a", dim=(1, 512, 256)), g.tensor("b", dim=(1, 256, 512))).set_output(True)
+exe = build(g.validate(), "cpu")
+a, b = np.ones((1, 512, 256), np.float32), np.ones((1, 256, 512), np.float32)
+before, losses = os.sched_getaffinity(0), 0
+for _ in range(60):
+    child = os.fork()
+    if not child:
+        for _ in range(3):
+            exe(a, b)
+        os._exit(os.sched_getaffinity(0) != before)
+    losses += os.waitpid(child, 0)[1] != 0
+print(losses)
+"""
+    )
+    assert out.split() == ["0"]
+
+
 def test_objects_that_live_until_the_interpreter_ends_do_no_harm() -> None:
     out = python(
         """

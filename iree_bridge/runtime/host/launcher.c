@@ -610,6 +610,8 @@ static void start_threads(uint32_t wanted) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   while (pool.threads < wanted) {
     pthread_t thread;
+    // Its number is not known before it sleeps for the first time; after a fork there is that of the parent's thread.
+    atomic_store_explicit(&pool.processors[pool.threads + 1], -1, memory_order_relaxed);
     if (pthread_create(&thread, &attributes, work, (void *)(uintptr_t)(pool.threads + 1))) break;
     pthread_setname_np(thread, "fusilli");
     ++pool.threads;

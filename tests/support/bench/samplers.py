@@ -59,7 +59,7 @@ def compile_samplers(target: Target, options: Options, folder: Path) -> tuple[Ca
     recipe = recipe_for(graph, target, options)
     source, output = folder / f"{target.arch}.mlir", folder / f"{target.arch}.vmfb"
     source.write_text(emit(graph, target, options).ir, encoding="utf-8")
-    command = [str(native_compiler()), str(source), *recipe.flags, *recipe.global_flags, "-o", str(output)]
+    command = [str(native_compiler()), str(source), *recipe.all_flags, "-o", str(output)]
 
     def ours() -> None:
         compile_code(graph, target, options, refresh=True)
