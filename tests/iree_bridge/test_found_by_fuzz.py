@@ -9,9 +9,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fusilli_plugin.emulator import Emulator
-from graph_api import CompileError, DataType, Graph, PointwiseMode, ReductionMode
-from iree_bridge import build
+from fusilli_plugin.emulator import Emulator, assemble, emulate
+from graph_api import CompileError, DataType, Graph, PointwiseMode, ReductionMode, ResampleMode
+from iree_bridge import Target, build
 
 _NUMBERS = (-1e-300, -3e-20, -(2.0**-30), -2.17e-4, -1e-3, -(2.0**-9))
 
@@ -97,3 +97,23 @@ def test_a_gradient_that_meets_a_part_of_a_reduction(sums: DataType) -> None:
     wanted = np.zeros((2, 2, 3, 1))
     wanted[:, :, 1, 0] = np.einsum("nk,nc->kc", pack[dy].reshape(2, 2).astype(np.float64), lengths)
     np.testing.assert_allclose(g.reference(pack)[dw], wanted, rtol=1e-5)
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("place", ["cpu", "gfx942"])
+def test_an_image_is_whole_beside_a_pool_that_reads_a_part_of_it(place: str, layout: str) -> None:
+    """seed 90210002118: of a stored image whose every second row is pooled, only what the pool reads was written."""
+    g = Graph("pyramid", io_data_type=DataType.FLOAT)
+    x = g.tensor("x", dim=(2, 3, 5, 7), layout=layout)
+    image = g.pointwise(PointwiseMode.NEG, x).set_output(True)
+    pooled = g.resample_fwd(image, mode=ResampleMode.MAXPOOL, window=(1, 1), stride=(2, 2))[0].set_output(True)
+    g.validate()
+    pack = {x: x.empty(), image: image.empty(), pooled: pooled.empty()}
+    pack[x][...] = np.arange(2 * 3 * 5 * 7).reshape(2, 3, 5, 7)
+    if place == "cpu":
+        build(g, "cpu").run(pack)
+    else:
+        pack |= emulate(g, pack, assemble(g, Target.parse(place)))
+    np.testing.assert_array_equal(pack[image], -pack[x])
+    np.testing.assert_array_equal(pack[pooled], -pack[x][:, :, ::2, ::2])

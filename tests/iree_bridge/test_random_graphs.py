@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from fusilli_plugin.testing.graphs import inputs
+from fusilli_plugin.testing.graphs import graph, inputs
 from fusilli_plugin.testing.graphs.chains import MAX_NODES
 from fusilli_plugin.testing.strategies import graphs
 from graph_api import FusilliError, Graph, numerics
@@ -69,6 +69,12 @@ def test_supported_means_right(batch: int, examples: int, tmp_path: Path) -> Non
 
     search(judge, tmp_path / "graph.json", number=batch, examples=examples)
     assert sum(served) > 0.8 * examples
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("number", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 105))])
+def test_images_with_several_readers(number: int) -> None:
+    assert not complaint(graph(number, "shared image"))
 
 
 def test_a_failure_is_shrunk_and_written(tmp_path: Path) -> None:

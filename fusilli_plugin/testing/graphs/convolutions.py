@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusilli_plugin.testing.graphs.draw import (
+    ACTIVATIONS,
     CHANNELS,
     FP8,
     IMAGES,
@@ -18,11 +19,11 @@ from fusilli_plugin.testing.graphs.draw import (
     tensor,
     window,
 )
-from graph_api import DataType, Graph
+from graph_api import DataType, Graph, PointwiseMode, ResampleMode, TensorAttr
 
-D = DataType
+D, M = DataType, PointwiseMode
 
-__all__ = ["convolution", "groups", "narrow", "points", "small_convolution"]
+__all__ = ["convolution", "groups", "narrow", "points", "shared_image", "small_convolution"]
 
 
 def convolution(d: Draw) -> Graph | None:
@@ -119,3 +120,50 @@ def small_convolution(d: Draw) -> Graph | None:
     y = epilogue(d, g, y, (batch, filters, *out), 1)
     y.set_output(True).set_data_type(d.pick((kind, D.FLOAT, D.HALF)))
     return g
+
+
+def shared_image(d: Draw) -> Graph | None:
+    """An image that is made here and has several readers: pools, convolutions, a sum, whoever wants the graph's result.
+
+    Their windows often hold one element, in strides: what they read is a part of the image then.
+    """
+    g = new_graph(d.pick((*TYPES, D.DOUBLE)))
+    rank, channels = d.pick((1, 2, 2, 3)), d.pick(CHANNELS[:6])
+    image = [d.pick(IMAGES[:9]) for _ in range(rank)]
+    dims, layouts = (d.pick((1, 2)), channels, *image), d.pick((("packed",), ("last",), ("any",)))
+    if math.prod(dims) > 8_000:
+        return None
+    y = tensor(d, g, "x", dims, layouts=layouts)
+    made = [y := _changed(d, g, y, dims, layouts) for _ in range(d.number(1, 2))]
+    made[0].set_output(d.chance(0.5))
+    if made[0].is_virtual or d.chance(0.3):
+        g.pointwise(M.ADD, made[0], tensor(d, g, "other", dims, layouts=layouts)).set_output(True)
+    for number in range(d.number(1, 2)):
+        windows = [window(d, size, dilated=False, point=d.chance(0.6)) for size in image]
+        if any(window is None for window in windows):
+            return None
+        size, stride, before, after, _, out = (tuple(part) for part in zip(*(x for x in windows if x), strict=True))
+        if any(pad >= each for each, *pads in zip(size, before, after, strict=True) for pad in pads):
+            return None
+        if d.chance(0.7):
+            index = d.chance(0.2)
+            mode = ResampleMode.MAXPOOL if index else d.pick(tuple(ResampleMode))
+            read, places = g.resample_fwd(
+                y, mode=mode, window=size, stride=stride, pre_padding=before, post_padding=after, generate_index=index
+            )
+            if places is not None:
+                places.set_output(True)
+        else:
+            groups = d.pick((1, channels))
+            filters = g.tensor(f"w{number}", dim=(groups * d.pick((1, 2)), channels // groups, *size))
+            read = g.conv_fprop(y, filters, pre_padding=before, post_padding=after, stride=stride, dilation=(1,) * rank)
+            read.set_dim((dims[0], filters.dims[0], *out))
+        (g.pointwise(d.pick(ACTIVATIONS), read) if d.chance(0.3) else read).set_output(True)
+    return g
+
+
+def _changed(d: Draw, g: Graph, y: TensorAttr, dims: Sequence[int], layouts: Sequence[str]) -> TensorAttr:
+    if d.chance(0.5):
+        return g.pointwise(d.pick(ACTIVATIONS), y)
+    other = tensor(d, g, f"by{len(g.nodes)}", d.pick((dims, (1, dims[1], *[1] * (len(dims) - 2)))), layouts=layouts)
+    return g.pointwise(d.pick((M.ADD, M.MUL, M.MAX)), y, other)

@@ -34,6 +34,7 @@ FAMILIES: Final[dict[str, tuple[Callable[[Draw], Graph | None], float]]] = {
     "shared": (elementwise.shared, 0.05),
     # By name only: the sweeps that documents count, and tests repeat, were made of those above.
     "chain": (chains.chain, 0.0),
+    "shared image": (convolutions.shared_image, 0.0),
     "custom": (custom.custom, 0.0),
 }
 """Family → how a graph of it is made, and how often it comes where no family is asked for."""
