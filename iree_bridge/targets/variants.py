@@ -387,6 +387,7 @@ _NO_SPLIT_SUMS: Final = ("--iree-dispatch-creation-enable-split-reduction=false"
 _NO_PARTIAL_SUMS: Final = ("--iree-codegen-llvmgpu-use-reduction-vector-distribution=false",)
 _NO_TENSOR_CORES: Final = _NO_PRODUCT_TILES + _NO_CONVOLUTION_TILES
 _LITTLE_FUSION: Final = ("--iree-dispatch-creation-enable-aggressive-fusion=false",)
+_LITTLE_RESHAPING: Final = ("--iree-dispatch-creation-enable-aggressive-reshape-movement=false",)
 _NO_VECTOR_DISTRIBUTION: Final = ("--iree-codegen-llvmgpu-use-vector-distribution=false",)
 _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
     "llvm-cpu": (
@@ -410,6 +411,10 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
         ),
         _Form(
             Variant("fused less", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION + _NO_SPLIT_SUMS + _LITTLE_FUSION),
+            lambda graph, target: not _attends(graph, target),
+        ),
+        _Form(
+            Variant("reshaped less", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION + _LITTLE_RESHAPING),
             lambda graph, target: not _attends(graph, target),
         ),
     ),

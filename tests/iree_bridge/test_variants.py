@@ -51,6 +51,15 @@ def test_a_sum_of_negated_numbers_compiles_for_cuda() -> None:
     assert b".target sm_80" in compile_code(graph, CUDA).vmfb
 
 
+@pytest.mark.iree_cpu
+def test_a_pool_of_a_maximum_compiles_for_cuda() -> None:
+    """seed 3131002236 of `fusilli fuzz`: "restricted to workgroup distributed contexts" in all other forms."""
+    graph = Graph("pool", io_data_type=DataType.FLOAT, compute_data_type=DataType.FLOAT)
+    most = graph.reduction(graph.tensor("x", dim=(2, 2, 2, 1)), mode=ReductionMode.MAX).set_dim((1, 1, 2, 1))
+    graph.resample_fwd(most, mode=ResampleMode.MAXPOOL, window=(1, 1), stride=(2, 2))[0].set_output(True)
+    assert b".target sm_80" in compile_code(graph, CUDA).vmfb
+
+
 def test_loads_always_go_through_buffer_instructions() -> None:
     """Without them the tail of a tile is not masked: what lies behind a tensor is multiplied with zero."""
     for _, case in all_cases():
