@@ -55,7 +55,7 @@ def inspect(graph_file: Path, targets: tuple[str, ...], kernels: bool, folder: P
     Examples:
       fusilli inspect graph.json --target gfx942
       fusilli inspect graph.json --target gfx90a,gfx942,gfx950 --json
-      fusilli inspect graph.json --target gfx942 --files code
+      fusilli inspect graph.json --target gfx942 --files made
     """
     graph = load_graph(graph_file)
     chosen = [Target.parse(target) for target in targets]
