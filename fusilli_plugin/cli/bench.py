@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from fusilli_ground.files import write_whole
 from fusilli_plugin.bench.page import html, markdown
@@ -23,11 +24,21 @@ from iree_bridge.targets.cpu import processor, usable_cpus
 __all__ = ["bench"]
 
 _SUITES: Final = (
-    "Operations: cpu has 77 of common sizes, latency small ones. models: networks made here, and trained ones of "
+    "Operations: cpu has 70 of common sizes, latency small ones. models: networks made here, and trained ones of "
     "packages that are installed. gpu: f16 graphs on a device beside PyTorch. gfx: code for AMD chips, read and not "
     "run."
 )
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_TIMED: Final = ("cpu", "latency", "models", "files")
+_OF_SUITES: Final = {
+    "device": ("gpu",),
+    "targets": ("gfx",),
+    "threads": _TIMED,
+    "rounds": (*_TIMED, "gpu"),
+    "busy": (*_TIMED, "gpu"),
+    "dims": ("files",),
+}
+"""What each option is for; "files" are models that were named."""
 _MOST_BUSY: Final = 64
 _GPU_TOLERANCE: Final = 4e-3
 """Of the largest value: four roundings of a 16-bit float."""
@@ -36,7 +47,9 @@ _GPU_TOLERANCE: Final = 4e-3
 @command("bench")
 @click.argument("models", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="[MODEL]...")
 @click.option("--suite", type=click.Choice([*SUITES, "models", "gpu", "gfx"]), help=_SUITES)
-@click.option("--device", default="cuda:0", show_default=True, help="Of the suite gpu: cuda:0, hip:0.")
+@click.option(
+    "--device", metavar="D", help="Of the suite gpu: hip, hip:1, cuda:0, cpu; default: FUSILLI_DEVICE, or hip."
+)
 @targets_option(required=False, help_text="Of the suite gfx; default: gfx942.")
 @click.option("--threads", default="1", show_default=True, help="Of every side: 1, or several numbers: 1,2.")
 @click.option("--rounds", default=9, show_default=True, help="In each of which every side runs for 30 ms or once.")
@@ -46,10 +59,12 @@ _GPU_TOLERANCE: Final = 4e-3
 @click.option("--json", "json_file", type=_FILE, help="Write the rows as JSON.")
 @click.option("--markdown", "markdown_file", type=_FILE, help="Write them as a table of Markdown.")
 @click.option("--html", "html_file", type=_FILE, help="Write a page with a bar for each ratio.")
+@click.pass_context
 def bench(
+    ctx: click.Context,
     models: tuple[Path, ...],
     suite: str | None,
-    device: str,
+    device: str | None,
     targets: tuple[str, ...],
     threads: str,
     rounds: int,
@@ -75,10 +90,11 @@ def bench(
       fusilli bench model.onnx --dim batch=1 --threads 2 --busy 1
       fusilli bench --suite models --threads 1,2 --busy 0,1 --markdown models.md
       fusilli bench --suite gfx --target gfx942 --filter product --html gfx.html
-      fusilli bench --suite gpu --device cuda:0 --json gpu.json
+      fusilli bench --suite gpu --device hip --json gpu.json
     """
     if bool(models) == bool(suite):
         raise click.UsageError("name a --suite, or models")
+    _refuse_strays(ctx, suite or "files")
     if rounds < 1:
         raise click.BadParameter("at least one round", param_hint="--rounds")
     require_outputs(json_file, markdown_file, html_file)
@@ -86,7 +102,21 @@ def bench(
     if suite == "gfx":
         _read_code(targets or ("gfx942",), pattern, write)
     else:
-        _time(models, suite, device, threads, rounds, busy, pattern, dims, write)
+        _time(models, suite, device or Options.from_env().device, threads, rounds, busy, pattern, dims, write)
+
+
+def _refuse_strays(ctx: click.Context, what: str) -> None:
+    """Refuse options that would change nothing.
+
+    Raises:
+        click.UsageError: one is given.
+    """
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and what not in (suites := _OF_SUITES.get(name, (what,))):
+            places = ["models that are named" if each == "files" else f"--suite {each}" for each in suites]
+            raise click.UsageError(f"{parameter.opts[0]} is for {', '.join(places)}")
 
 
 class _Files(NamedTuple):

@@ -11,6 +11,7 @@ import click
 
 from fusilli_plugin.cli.base import (
     command,
+    echo,
     graph_argument,
     json_option,
     print_json,
@@ -20,9 +21,13 @@ from fusilli_plugin.cli.base import (
 )
 from fusilli_plugin.formats.graphs import load_graph
 from iree_bridge import Options, Target, support
+from iree_bridge.compile import reproducer
 from iree_bridge.compile.assembly import Dispatch
+from iree_bridge.compile.compiler import compile_assembly, compile_code, given
 from iree_bridge.compile.inspect import Inspection, inspect_graph
-from iree_bridge.static.figures import Figures, figures
+from iree_bridge.compile.reproducer import Reproducer
+from iree_bridge.static.figures import Figures
+from iree_bridge.static.figures import read as read_figures
 
 __all__ = ["document", "facts", "inspect"]
 
@@ -31,8 +36,13 @@ __all__ = ["document", "facts", "inspect"]
 @graph_argument
 @targets_option(required=True, help_text="What to compile for; registers and instructions are read for AMD targets.")
 @click.option("--kernels", is_flag=True, help="Also one line per kernel.")
+@click.option(
+    "--files", "folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="Also write, in a folder per target, the Torch-MLIR, the flags, the command line of iree-compile that does "
+    "the same, and for AMD targets the assembly.",
+)  # fmt: skip
 @json_option
-def inspect(graph_file: Path, targets: tuple[str, ...], kernels: bool, as_json: bool) -> None:
+def inspect(graph_file: Path, targets: tuple[str, ...], kernels: bool, folder: Path | None, as_json: bool) -> None:
     r"""Report what the compiler made of a graph.
 
     No device is needed. Dispatches, matrix instructions, vector registers (VGPRs), spilled registers, LDS bytes per
@@ -45,21 +55,30 @@ def inspect(graph_file: Path, targets: tuple[str, ...], kernels: bool, as_json: 
     Examples:
       fusilli inspect graph.json --target gfx942
       fusilli inspect graph.json --target gfx90a,gfx942,gfx950 --json
+      fusilli inspect graph.json --target gfx942 --files made
     """
     graph = load_graph(graph_file)
     chosen = [Target.parse(target) for target in targets]
     options = Options.from_env()
+    folders = {} if folder is None else _new_folders(folder, chosen)
     found: list[Inspection] = []
     read: dict[int, Figures] = {}
     with progress() as step:
         for number, target in enumerate(chosen, start=1):
             step.say(f"[{number}/{len(chosen)}] compiling '{graph.name}' for {target}")
             support(graph, target).require()
+            assembly, form = "", None
             if target.backend == "rocm":
-                read[len(found)] = figures(graph, target, options)
+                code, assembly = compile_assembly(graph, target, options)
+                form = code.form
+                read[len(found)] = read_figures(graph, code, assembly)
                 found.append(read[len(found)].inspection)
             else:
                 found.append(inspect_graph(graph, target, options))
+            if folders:
+                step.say(f"[{number}/{len(chosen)}] writing {folders[target]}")
+                form = form or compile_code(graph, target, options).form
+                _write_files(folders[target], given(graph, target, options, form=form or None), assembly)
     if as_json:
         print_json([document(each) | _costs(read.get(number)) for number, each in enumerate(found)])
         return
@@ -70,6 +89,25 @@ def inspect(graph_file: Path, targets: tuple[str, ...], kernels: bool, as_json: 
     if kernels:
         columns = ("target", "kernel", "VGPRs", "AGPRs", "SGPRs", "spills", "LDS", "scratch", "workgroup", "wave")
         print_table(columns, [_kernel_cells(inspection, k) for inspection in found for k in inspection.kernels])
+    echo(*(f"{made}: {', '.join(sorted(path.name for path in made.iterdir()))}" for made in folders.values()))
+
+
+def _new_folders(folder: Path, targets: Sequence[Target]) -> dict[Target, Path]:
+    """A folder for each target that is not there yet: nothing is written over.
+
+    Raises:
+        click.BadParameter: one is there.
+    """
+    made = {target: folder / str(target).replace(":", "-") for target in targets}
+    for path in made.values():
+        if path.exists():
+            raise click.BadParameter(f"{path} is there already; name another folder", param_hint="--files")
+    return made
+
+
+def _write_files(folder: Path, files: Reproducer, assembly: str) -> None:
+    folder.mkdir(parents=True, mode=0o700)
+    reproducer.write(folder, files, **({"kernels.s": assembly} if assembly else {}))
 
 
 def _costs(found: Figures | None) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def _described(record: Record) -> dict[str, Any]:
 def _print(rows: list[dict[str, Any]], taken: int, kept: int, target_file: Path | None) -> None:
     if rows:
         print_table(
-            ("graph", "default ms", "fastest", "ms", "of the default", "not right"),
+            ("graph", "default ms", "fastest", "ms", "of the default", "left out"),
             [_cells(row) for row in rows if "error" not in row],
         )
     if any("target" in row for row in rows):
@@ -183,13 +183,20 @@ def _print(rows: list[dict[str, Any]], taken: int, kept: int, target_file: Path 
     for row in rows:
         if "error" in row:
             echo(f"{row['graph']}: {row['error']}")
+        else:
+            echo(*(f"{row['graph']}: {each['form']}: {each['verdict']}: {each['text']}" for each in _others(row)))
     if taken:
         echo(f"{taken} results taken over")
-    echo(f"{kept} results kept" + (f", written to {target_file}" if target_file else ""))
+    echo(f"{kept} results in the cache" + (f", written to {target_file}" if target_file else ""))
+
+
+def _others(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The forms that took no part, for one reason or another."""
+    return [each for each in row["forms"] if each["verdict"] != tuned.RIGHT]
 
 
 def _cells(row: dict[str, Any]) -> tuple[object, ...]:
-    bad = ", ".join(f"{each['form']} ({each['verdict']})" for each in row["forms"] if each["verdict"] != tuned.RIGHT)
+    bad = ", ".join(f"{each['form']} ({each['verdict']})" for each in _others(row))
     default = row["default_ms"]
     ratio = f"{row['ms'] / default:.2f}" if default else "-"
     return row["graph"], f"{default:.3g}" if default else "-", row["winner"], f"{row['ms']:.3g}", ratio, bad

@@ -422,6 +422,7 @@ class Provider:
                 for node in self._compiled
                 if node.ahead.opened
             },
+            numbers=report.group_numbers(self._nodes, {node.name: node.labels for node in self._compiled}),
             time=time.time(),
         )
 

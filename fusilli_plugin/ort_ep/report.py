@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from fusilli_plugin.ort_ep.abi import NAME
 from hipdnn_backend.offload.shape_counts import ShapeCount
 
-__all__ = ["REQUEST", "NodeReport", "Report", "answer", "ask"]
+__all__ = ["REQUEST", "NodeReport", "Report", "answer", "ask", "group_numbers"]
 
 REQUEST: Final = "fusilli.report"
 """A session's dynamic option that asks its provider for a report; the value says whose question it is."""
@@ -69,6 +69,8 @@ class Report:
         elsewhere: name of a compiled group → dims of inputs that ONNX Runtime's kernels run → why.
         shapes: name of a compiled group → dims of inputs → how often it ran, and by what.
         padding: name of a compiled group → dim of option ``shapes`` → why it is not padded, "" if it is.
+        numbers: name of a compiled group → its number, as `NodeReport.group` has it; those that are not known are left
+            out. Names are ONNX Runtime's.
         time: of the report, in seconds since the epoch.
     """
 
@@ -79,6 +81,7 @@ class Report:
     elsewhere: Mapping[str, Mapping[str, str]]
     shapes: Mapping[str, Mapping[str, ShapeCount]]
     padding: Mapping[str, Mapping[str, str]]
+    numbers: Mapping[str, int]
     time: float
 
     @property
@@ -105,21 +108,40 @@ class Report:
         lines += [f"  {node.label}: {node.place}" for node in self.nodes]
         lines += [f"  problem: {problem}" for problem in self.problems]
         lines += [
-            f"  group '{name}' for {dims}: ONNX Runtime's kernels, {reason}"
+            f"  {self._group(name)} for {dims}: ONNX Runtime's kernels, {reason}"
             for name, found in self.elsewhere.items()
             for dims, reason in found.items()
         ]
         lines += [
-            f"  group '{name}', dim '{dim}': {f'exact sizes only: {why}' if why else 'padded to the next size'}"
+            f"  {self._group(name)}, dim '{dim}': {f'exact sizes only: {why}' if why else 'padded to the next size'}"
             for name, found in self.padding.items()
             for dim, why in found.items()
         ]
         lines += [
-            f"  group '{name}' for {dims}: {count.text(_KERNELS)}"
+            f"  {self._group(name)} for {dims}: {count.text(_KERNELS)}"
             for name, found in self.shapes.items()
             for dims, count in found.items()
         ]
         return "\n".join(lines)
+
+    def _group(self, name: str) -> str:
+        return f"group {self.numbers[name]}" if name in self.numbers else f"group '{name}'"
+
+
+def group_numbers(nodes: Sequence[NodeReport], groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Name of a compiled group → the number that its nodes have, where their labels leave one.
+
+    Args:
+        nodes: those of the session.
+        groups: the labels of the nodes in each compiled group, by its name.
+    """
+    numbers: dict[str, set[int]] = {}
+    for node in nodes:
+        if node.group:
+            numbers.setdefault(node.label, set()).add(node.group)
+    found = {name: [numbers[label] for label in labels if label in numbers] for name, labels in groups.items()}
+    common = {name: set[int].intersection(*each) for name, each in found.items() if each}
+    return {name: next(iter(each)) for name, each in common.items() if len(each) == 1}
 
 
 def answer(question: str, report: Report) -> None:

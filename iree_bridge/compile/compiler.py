@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache as memoize
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from graph_api import CompileError, Graph, GraphError, NotSupportedError
@@ -39,6 +38,7 @@ __all__ = [
     "compile_code",
     "compile_mlir",
     "emit",
+    "given",
     "inspect",
     "inspect_ir",
     "known_refusal",
@@ -370,11 +370,26 @@ def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
 
 def save_wrong(graph: Graph, code: CompiledCode, problem: str, options: Options) -> Path | None:
     """A reproducer of code that compiles and gives wrong results; the folder, None if none is kept."""
-    from iree_bridge.compile import reproducer
-
     recipe = recipe_for(graph, code.target, options, form=code.form or None)
     job = _Job(graph.name, recipe, options, graph.to_json())
-    return _save(reproducer, job, f"the code runs and is wrong: {problem}\n", _emit(job))
+    return _save(job, f"the code runs and is wrong: {problem}\n", _emit(job))
+
+
+def given(graph: Graph, target: Target, options: Options, *, form: str | None = None) -> Reproducer:
+    """What the compiler is given for a graph: IR with locations, flags, command line. Nothing is compiled.
+
+    Args:
+        graph: a graph; it is validated if it is not yet.
+        target: what it would be compiled for.
+        options: whose further flags it gets.
+        form: name of the variant; default: the first of the graph's.
+
+    Raises:
+        GraphError, NotSupportedError, CompileError: as ``compile_code``.
+    """
+    graph.validate()
+    job = _Job(graph.name, recipe_for(graph, target, options, form=form), options, graph.to_json())
+    return _reproducer(job, "", _emit(job))
 
 
 def recipes_for(graph: Graph, target: Target, options: Options) -> tuple[Recipe, ...]:
@@ -698,10 +713,8 @@ def _report(
     kind: str = "",
 ) -> NoReturn:
     """Save a reproducer and raise the error that names it."""
-    from iree_bridge.compile import reproducer
-
     text = "".join(f"{severity}: {message}\n" for severity, message in diagnostics)
-    folder = _save(reproducer, job, f"{problem}\n{text}{stderr}", ir)
+    folder = _save(job, f"{problem}\n{text}{stderr}", ir)
     lines = [f"{job.what} could not be compiled for {job.recipe.target}: {problem}"]
     telling = _telling(diagnostics, stderr)
     shown = _FEW_LINES if folder is not None else _MESSAGE_LINES  # all of it is in the folder
@@ -713,21 +726,27 @@ def _report(
     raise CompileError("\n".join(lines), folder, kind)
 
 
-def _save(reproducer: ModuleType, job: _Job, diagnostics: str, ir: EmittedIr | None) -> Path | None:
-    recipe = job.recipe
+def _save(job: _Job, diagnostics: str, ir: EmittedIr | None) -> Path | None:
+    from iree_bridge.compile import reproducer
+
     return reproducer.save(
-        job.options.cache_dir / "failures",
-        reproducer.Reproducer(
-            name=job.name,
-            target=recipe.target,
-            flags=recipe.flags,
-            global_flags=recipe.global_flags,
-            graph_json=job.graph_json,
-            ir=None if ir is None else ir.located_ir,
-            diagnostics=diagnostics,
-            versions={"iree-base-compiler": versions.compiler_version(), "emitter": versions.emitter_version()},
-        ),
-        keep=job.options.failures,
+        job.options.cache_dir / "failures", _reproducer(job, diagnostics, ir), keep=job.options.failures
+    )
+
+
+def _reproducer(job: _Job, diagnostics: str, ir: EmittedIr | None) -> Reproducer:
+    from iree_bridge.compile import reproducer
+
+    recipe = job.recipe
+    return reproducer.Reproducer(
+        name=job.name,
+        target=recipe.target,
+        flags=recipe.flags,
+        global_flags=recipe.global_flags,
+        graph_json=job.graph_json,
+        ir=None if ir is None else ir.located_ir,
+        diagnostics=diagnostics,
+        versions={"iree-base-compiler": versions.compiler_version(), "emitter": versions.emitter_version()},
     )
 
 

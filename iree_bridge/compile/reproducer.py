@@ -85,13 +85,13 @@ def save(failures: Path, reproducer: Reproducer, *, keep: int) -> Path | None:
     return folder
 
 
-def write(folder: Path, reproducer: Reproducer) -> None:
-    """Write a reproducer's files into a folder that has none of these names.
+def write(folder: Path, reproducer: Reproducer, **more: str) -> None:
+    """Write a reproducer's files, and ``more`` texts by their names, into a folder that has none of these names.
 
     Raises:
         OSError: they cannot be written.
     """
-    for name, text in _files(reproducer).items():
+    for name, text in (_files(reproducer) | more).items():
         _write(folder / name, text)
 
 

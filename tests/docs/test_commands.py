@@ -56,7 +56,7 @@ NOT_RUN = {
     "fusilli reduce graph.json --emulate gfx942 -o small": "the graph is right; the page about it has one that runs",
     "fusilli bench --suite models --threads 1,2 --busy 0,1 --markdown models.md": "minutes; tests of the bench do",
     'fusilli bench --suite gfx --target gfx942 --filter "RMS norm" --html gfx.html': "tests of the bench have another",
-    "fusilli bench --suite gpu --device cuda:0 --json gpu.json": "needs an NVIDIA GPU; tests run it on the CPU",
+    "fusilli bench --suite gpu --device hip --json gpu.json": "needs an AMD GPU; tests run it on the CPU",
     "fusilli check --suite fusion --device cpu": "minutes; tests/fusilli_plugin/checks/test_fusion.py has its cases",
 }
 RUN = [page for page in PAGES if any(block.language in ("sh", "python") for block in blocks(page))]
@@ -252,6 +252,32 @@ def test_commands_and_options_exist(page: Path) -> None:
         known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         unknown = {word.partition("=")[0] for word in rest if re.match(r"--[a-z]", word)} - known - {"--help"}
         assert not unknown, f"{page.name}: `{text}`: no option {sorted(unknown)}"
+
+
+def _subcommands(command: click.Command, name: str) -> list[tuple[str, click.Command]]:
+    found = [(name, command)]
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for each in command.list_commands(context):
+            child = command.get_command(context, each)
+            assert child is not None
+            found += _subcommands(child, f"{name} {each}")
+    return found
+
+
+def test_the_examples_of_help_texts_exist() -> None:
+    seen = 0
+    for name, command in _subcommands(cli, "fusilli"):
+        for line in (command.help or "").partition("Examples:")[2].splitlines():
+            start = re.search(r"(?:^|\s|\()(fusilli [a-z-].*?)(?:\)|&&|$)", line)
+            if start is None:
+                continue
+            of, rest = _command_of(shlex.split(start[1]))
+            known = {each for parameter in of.params for each in (*parameter.opts, *parameter.secondary_opts)}
+            unknown = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)} - known
+            assert not unknown, f"{name} --help: `{start[1]}`: no option {sorted(unknown)}"
+            seen += of is command
+    assert seen >= len(cli.list_commands(click.Context(cli)))
 
 
 def test_every_subcommand_is_documented() -> None:

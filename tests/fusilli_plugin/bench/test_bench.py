@@ -91,6 +91,15 @@ def test_a_suite_is_measured_and_written(tmp_path: Path) -> None:
         (["--suite", "cpu", "--busy", "-1"], "-1 busy processes; there may be 0 to 64"),
         (["--suite", "cpu", "--rounds", "0"], "at least one round"),
         (["--suite", "none"], "'none' is not one of"),
+        (["--suite", "cpu", "--device", "hip"], "--device is for --suite gpu"),
+        (["--suite", "models", "--target", "gfx942"], "--target is for --suite gfx"),
+        (["--suite", "latency", "--dim", "n=1"], "--dim is for models that are named"),
+        (
+            ["--suite", "gfx", "--rounds", "3"],
+            "--rounds is for --suite cpu, --suite latency,",
+        ),
+        (["--suite", "gpu", "--threads", "2"], "--threads is for --suite cpu,"),
+        ([__file__, "--device", "cpu"], "--device is for --suite gpu"),
     ],
 )
 def test_usage(arguments: list[str], message: str) -> None:

@@ -140,6 +140,13 @@ def test_the_suite_on_the_cpu(tmp_path: Path) -> None:
     assert document["about"]["device"] == "cpu"
 
 
+def test_the_device_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSILLI_DEVICE", "cuda:76")
+    done = CliRunner().invoke(cli, ["bench", "--suite", "gpu"])
+    assert done.exit_code != 0
+    assert "cuda" in done.output.lower()
+
+
 def test_a_device_that_is_not_there() -> None:
     done = CliRunner().invoke(cli, ["bench", "--suite", "gpu", "--device", "cuda:77"])
     assert done.exit_code != 0

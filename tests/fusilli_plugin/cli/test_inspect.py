@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,3 +52,31 @@ def test_a_line_per_target_and_per_kernel(fusilli: Fusilli, add_file: Path) -> N
     assert any(line[:1] == ["gfx90a"] and "dispatch_0" in line[1] for line in lines if line)
     assert [line for line in lines if line[:2] == ["gfx90a", "plain"] and "for 104 units" in " ".join(line)]
     assert "... [2/2] compiling 'add_relu' for cpu" in result.stderr
+
+
+@pytest.mark.mlir
+def test_files_are_what_the_compiler_is_given_and_makes(fusilli: Fusilli, add_file: Path, tmp_path: Path) -> None:
+    result = fusilli("inspect", add_file, "--target", "gfx942,cpu:x86-64-v3", "--files", tmp_path / "code")
+    assert result.exit_code == 0, result.stderr
+    amd, cpu = tmp_path / "code/gfx942", tmp_path / "code/cpu-x86-64-v3"
+    assert f"{cpu}: command.txt, " in result.stdout
+    assert "torch.aten.relu" in (cpu / "module.mlir").read_text()
+    words = shlex.split((cpu / "command.txt").read_text())
+    done = subprocess.run(
+        [Path(sys.executable).parent / words[0], *words[1:]], cwd=cpu, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert (cpu / "module.vmfb").stat().st_size > 1000
+    assert not (cpu / "kernels.s").exists()
+    assembly = (amd / "kernels.s").read_text()
+    assert assembly.count(".amdhsa_kernel ") == 1
+    assert "s_endpgm" in assembly
+    assert fusilli("replay", amd, "--show").exit_code == 0
+
+
+def test_files_are_not_written_over(fusilli: Fusilli, add_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "code/cpu").mkdir(parents=True)
+    result = fusilli("inspect", add_file, "--target", "gfx942,cpu", "--files", tmp_path / "code")
+    assert result.exit_code == 2
+    assert "code/cpu is there already; name another folder" in result.stderr
+    assert not (tmp_path / "code/gfx942").exists()
