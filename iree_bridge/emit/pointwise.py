@@ -9,6 +9,7 @@ from graph_api import DataType, PointwiseMode, TensorAttr
 from graph_api.layout import broadcast_dims
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseNode
 from iree_bridge.emit.emitter import Emitter, Value, rule
+from iree_bridge.emit.softmax import of_quotient, softmax
 
 __all__ = ["MODE_RULES", "Elementwise", "pointwise"]
 
@@ -21,6 +22,9 @@ def pointwise(e: Emitter, node: PointwiseNode) -> None:
     if mode is PointwiseMode.IDENTITY:
         value = e.read(node.inputs["in_0"])
         e.write(node, "out_0", e.expand(e.cast(value, _identity_type(value.dtype, out.data_type)), out.dims))
+        return
+    if (x := of_quotient(e.graph, node, e.target)) is not None:
+        e.write(node, "out_0", softmax(e, e.read(x)))
         return
     operands = [_operand(e, node, tensor) for tensor in node.inputs.values()]
     if _is_neutral(node):
