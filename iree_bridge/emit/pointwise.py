@@ -9,6 +9,7 @@ from graph_api import DataType, PointwiseMode, TensorAttr
 from graph_api.layout import broadcast_dims
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseNode
 from iree_bridge.emit.emitter import Emitter, Value, rule
+from iree_bridge.emit.exponentials import sigmoid
 from iree_bridge.emit.softmax import of_quotient, softmax
 
 __all__ = ["MODE_RULES", "Elementwise", "pointwise"]
@@ -143,6 +144,8 @@ class Elementwise:
         return self.e.cast(x, self.dtype)
 
     def sigmoid(self, x: Value) -> Value:
+        if self.dtype is DataType.FLOAT and not self.e.target.is_gpu:
+            return sigmoid(self.e, x)
         return self.unary("sigmoid", x)
 
     def extreme(self, name: str, x: Value, y: Value) -> Value:

@@ -64,7 +64,7 @@ def of_quotient(graph: Graph, node: Node, target: Target) -> TensorAttr | None:
 
 def is_served(dims: Sequence[int], target: Target) -> bool:
     """Whether rows of these dims are computed by `softmax`."""
-    return not target.is_gpu and dims[-1] >= _LEAST_ROW
+    return not target.is_gpu and dims[-1] >= _LEAST_ROW and math.prod(dims) > 0
 
 
 def _is(node: Node | None, mode: PointwiseMode) -> bool:

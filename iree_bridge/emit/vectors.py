@@ -30,14 +30,15 @@ _EXP: Final = (0.0013814534759148955, 0.00836874544620514, 0.04166839271783829, 
 
 
 class Vectors(Code):
-    """Operations on vectors of f32, of ``lanes`` elements; what is constant stands in front of all loops."""
+    """Operations on vectors of f32, of ``lanes`` elements; what is constant stands in front of all loops.
+
+    With 0 lanes they are on single numbers, in the body of a loop that the compiler makes vectors of.
+    """
 
     def __init__(self, target: Target, lanes: int) -> None:
         super().__init__()
         self.lanes = lanes
-        self.kind = f"vector<{lanes}xf32>"
-        self.integers = f"vector<{lanes}xi32>"
-        self.truth = f"vector<{lanes}xi1>"
+        self.kind, self.integers, self.truth = (f"vector<{lanes}x{t}>" if lanes else t for t in ("f32", "i32", "i1"))
         self.first: list[str] = []
         self._fuses = target.fuses_products
         self._known: dict[str, str] = {}
@@ -58,7 +59,10 @@ class Vectors(Code):
     def number(self, value: float) -> str:
         """A vector of one number."""
         bits = struct.unpack("<I", struct.pack("<f", value))[0]
-        return self.known(f"dense<0x{bits:08X}>", self.kind)
+        return self.known(self._all(f"0x{bits:08X}"), self.kind)
+
+    def _all(self, value: str) -> str:
+        return f"dense<{value}>" if self.lanes else value
 
     def binary(self, name: str, a: str, b: str) -> str:
         return self.op(name, a, b, self.kind)
@@ -71,11 +75,22 @@ class Vectors(Code):
 
     def greater(self, a: str, b: str) -> str:
         """The greater one; the second where one is NaN. One instruction."""
-        above = self.line(f"arith.cmpf ogt, {a}, {b} : {self.kind}")
-        return self.line(f"arith.select {above}, {a}, {b} : {self.truth}, {self.kind}")
+        return self._chosen("ogt", a, b)
+
+    def lesser(self, a: str, b: str) -> str:
+        """The lesser one; the second where one is NaN. One instruction."""
+        return self._chosen("olt", a, b)
+
+    def _chosen(self, order: str, a: str, b: str) -> str:
+        is_first = self.line(f"arith.cmpf {order}, {a}, {b} : {self.kind}")
+        kinds = f"{self.truth}, {self.kind}" if self.lanes else self.kind
+        return self.line(f"arith.select {is_first}, {a}, {b} : {kinds}")
 
     def exp(self, x: str) -> str:
-        """The exponential of what is at most 88, within 2 units of the last place; NaN of NaN, 0 below -87.7."""
+        """The exponential, within 2 units of the last place; NaN of NaN, 0 below -87.7; from 88.37 to 89 infinity.
+
+        What is above 89 has to be made less before.
+        """
         x = self.greater(self.number(_LEAST), x)
         rounded = self.fma(x, self.number(1.4426950408889634), self.number(_MAGIC))
         whole = self.binary("subf", rounded, self.number(_MAGIC))
@@ -86,8 +101,8 @@ class Vectors(Code):
         for factor in (*_EXP[1:], 1.0, 1.0):
             made = self.fma(made, rest, self.number(factor))
         bits = self.line(f"arith.bitcast {rounded} : {self.kind} to {self.integers}")
-        exponent = self.op("shli", bits, self.known("dense<23>", self.integers), self.integers)
-        power = self.op("addi", exponent, self.known("dense<0x3F800000>", self.integers), self.integers)
+        exponent = self.op("shli", bits, self.known(self._all("23"), self.integers), self.integers)
+        power = self.op("addi", exponent, self.known(self._all("0x3F800000"), self.integers), self.integers)
         return self.binary("mulf", made, self.line(f"arith.bitcast {power} : {self.integers} to {self.kind}"))
 
     def read(self, row: str, kind: str, at: str) -> str:
