@@ -9,6 +9,8 @@ from graph_api import DataType, PointwiseMode, TensorAttr
 from graph_api.layout import broadcast_dims
 from graph_api.ops.pointwise import PointwiseAttributes, PointwiseNode
 from iree_bridge.emit.emitter import Emitter, Value, rule
+from iree_bridge.emit.exponentials import sigmoid
+from iree_bridge.emit.softmax import of_quotient, softmax
 
 __all__ = ["MODE_RULES", "Elementwise", "pointwise"]
 
@@ -21,6 +23,9 @@ def pointwise(e: Emitter, node: PointwiseNode) -> None:
     if mode is PointwiseMode.IDENTITY:
         value = e.read(node.inputs["in_0"])
         e.write(node, "out_0", e.expand(e.cast(value, _identity_type(value.dtype, out.data_type)), out.dims))
+        return
+    if (x := of_quotient(e.graph, node, e.target)) is not None:
+        e.write(node, "out_0", softmax(e, e.read(x)))
         return
     operands = [_operand(e, node, tensor) for tensor in node.inputs.values()]
     if _is_neutral(node):
@@ -139,6 +144,8 @@ class Elementwise:
         return self.e.cast(x, self.dtype)
 
     def sigmoid(self, x: Value) -> Value:
+        if self.dtype is DataType.FLOAT and not self.e.target.is_gpu:
+            return sigmoid(self.e, x)
         return self.unary("sigmoid", x)
 
     def extreme(self, name: str, x: Value, y: Value) -> Value:

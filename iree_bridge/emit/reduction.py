@@ -12,6 +12,7 @@ from iree_bridge.emit import ordered
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.exponentials import exponentials_and_sums, exponents
 from iree_bridge.emit.pointwise import Elementwise
+from iree_bridge.emit.softmax import of_sum
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import TORCH_CODE
 
@@ -22,6 +23,8 @@ __all__ = ["accumulator", "extreme", "mean", "plus_nothing", "reduction", "total
 def reduction(e: Emitter, node: ReductionNode) -> None:
     """x is converted to the compute type, in which everything is done; y keeps the reduced dims as 1."""
     tensor, axes = node.inputs["x"], node.axes
+    if of_sum(e.graph, node, e.target) is not None:
+        return  # the quotient is made in one, of what the maximum is taken of
     of = exponents(e, node) if node.attributes.mode is ReductionMode.ADD else None
     if of is not None:
         kind = accumulator(e.target, tensor.dims, axes, node.compute)

@@ -16,6 +16,7 @@ from iree_bridge.emit.matmul import product
 from iree_bridge.emit.pointwise import Elementwise
 from iree_bridge.emit.reduction import extreme
 from iree_bridge.emit.reduction import total as sums
+from iree_bridge.emit.softmax import is_served, softmax
 from iree_bridge.targets.variants import MASKED_TILES, is_ragged_attention, uses_fused_attention
 
 __all__ = ["sdpa"]
@@ -250,6 +251,9 @@ def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     t = Elementwise(e, node.compute)
     scores = product(e, x.q, e.permute(x.k, [0, 1, 3, 2]), node.compute, across=True)
     factor, scale = factor_of(t, node, _OF_SCORES, node.score_dims[1]), node.constant_scale
+    if factor is None and _is_softmax(e, node, x, scores):
+        weights = softmax(e, scores, 1.0 if scale is None else scale)
+        return {"o": product(e, weights, x.v, node.compute, across=False)}
     scores = scores if factor is None else t.mul(scores, factor)
     scores = scores if scale is None else t.scale(scores, scale)
     if x.mask is not None:
@@ -278,6 +282,14 @@ def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     if "amax_s" in node.outputs:
         values["amax_s"] = _largest(t, t.div(_reduce(e, "amax", t.unary("abs", weights)), divisor))
     return values
+
+
+def _is_softmax(e: Emitter, node: SdpaNode, x: _Operands, scores: Value) -> bool:
+    """Whether the weights are a softmax of rows that see all keys, and wanted for nothing but o."""
+    plain = x.mask is None and x.visible is None and "sink_token" not in node.inputs and not node.drops
+    rising = node.constant_scale is None or node.constant_scale > 0
+    single = {scores.dtype, x.v.dtype} == {DataType.FLOAT}
+    return plain and rising and single and set(node.outputs) <= {"o", "amax_o"} and is_served(scores.dims, e.target)
 
 
 def _reduce(e: Emitter, name: str, value: Value) -> Value:

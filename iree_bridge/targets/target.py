@@ -163,6 +163,11 @@ class Target:
         return host_arch() == "x86_64" and "avx512f" not in self.extensions
 
     @property
+    def fuses_products(self) -> bool:
+        """Of a CPU target: whether an instruction multiplies and adds; where none does, a library's function would."""
+        return host_arch() != "x86_64" or "fma" in self.extensions
+
+    @property
     def rounds_to_half(self) -> bool:
         """Whether an instruction makes 16-bit floats; x86 processors before 2012 and some emulated ones lack it."""
         return self.is_gpu or host_arch() != "x86_64" or "f16c" in self.extensions
