@@ -37,7 +37,7 @@ from iree_bridge.emit.window_frame import cropped, met
 from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import is_by_taps, is_channels_last
 
-__all__ = ["data_gradient", "filter_gradient", "forward"]
+__all__ = ["Tap", "data_gradient", "few_places_gradient", "filter_gradient", "forward", "has_few_places"]
 
 _INTEGERS: Final = (DataType.INT8, DataType.INT32)
 _FEW: Final = 8
@@ -50,6 +50,13 @@ _WHOLE: Final = 1 << 28
 """Bytes that the matrix of groups, or of integers, may have: all its parts are in memory at one time."""
 _WASTE: Final = 6.0
 """Places that a data gradient computes at most, by those of its result."""
+_MOST_PLACES: Final = 1
+_STRIDED_PLACES: Final = 16
+"""Places of dy, by its channels, for which a data gradient rearranges no filters; under a stride, whose other form
+multiplies with zeros."""
+_MOST_POSITIONS: Final = 27
+_MOST_PHASES: Final = 8
+"""Positions of a window, and phases of a stride, that are written out."""
 _IN_TURN: Final = 1 << 23
 _PARTS: Final = 64
 """Bytes of the matrix of parts that are made one after the other, in the same memory; how many parts there may be."""
@@ -101,6 +108,83 @@ def data_gradient(e: Emitter, node: ConvDgradNode, a: ConvAttributes, dy: Value,
     if node.groups == dy.dims[1] == kernel.dims[0]:
         return depthwise(e, a, dy, kernel, is_last=False)
     return shifted(e, a, dy, kernel, node.groups, most_waste=_WASTE)
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A term of a sum over a window.
+
+    Attributes:
+        position: in the window, its dims flattened.
+        offset: of what it meets from the place of the result, along each spatial dim of padded dy.
+    """
+
+    position: int
+    offset: tuple[int, ...]
+
+
+def has_few_places(e: Emitter, node: ConvDgradNode, dy: Value, w: Value) -> bool:
+    """Whether `few_places_gradient` serves a data gradient.
+
+    Rearranging the filters, in every run, costs more than the product where there are few places. Served are row-major
+    f32 operands of one group, and windows and strides that are written out in a line or two.
+    """
+    if not has_tiles(e) or {dy.dtype, w.dtype, node.compute} != {DataType.FLOAT} or node.groups != 1:
+        return False
+    if any(is_channels_last(tensor) for tensor in (node.inputs["dy"], node.outputs["dx"], node.inputs["w"])):
+        return False
+    n, k, *out = dy.dims
+    c, *window = w.dims[1:]
+    stride = node.attributes.stride
+    places, positions = n * math.prod(out), math.prod(window)
+    if not 1 < positions <= _MOST_POSITIONS or math.prod(stride) > _MOST_PHASES or min(k, c) < _FEW:
+        return False
+    most = (_STRIDED_PLACES if max(stride) > 1 else _MOST_PLACES) * k
+    return places <= most and 4 * places * c * positions <= _MATRIX
+
+
+def few_places_gradient(
+    e: Emitter,
+    dy: Value,
+    w: Value,
+    frame: Sequence[tuple[int, int]],
+    rows: Sequence[int],
+    phases: Sequence[Sequence[Tap]],
+) -> list[Value]:
+    """A data gradient as what each place of dy gives to its window, and the sums of that.
+
+    One product, whose columns are the filters as they lie: ``[places, K]`` times ``[K, C * window]``.
+
+    Args:
+        frame: padding of dy.
+        rows: spatial dims of a phase of dx.
+        phases: what is summed for each; of no taps it is zero.
+
+    Returns:
+        [N, C, rows...] for each phase.
+    """
+    n, k, *out = dy.dims
+    c, *window = w.dims[1:]
+    positions = math.prod(window)
+    given = e.barrier(e.permute(dy, (0, *range(2, 2 + len(out)), 1)))
+    made = product(e, e.reshape(given, (n * math.prod(out), k)), e.reshape(w, (k, c * positions)), across=False)
+    assert made is not None  # f32, and columns enough
+    made = e.reshape(e.barrier(made), (n, *out, c, positions))  # a product does not write in another order
+    made = e.permute(made, (0, 1 + len(out), 2 + len(out), *range(1, 1 + len(out))))
+    made = e.barrier(e.pad(*cropped(e, made, frame)))
+    return [_tap_sum(e, made, taps, (n, c, *rows)) for taps in phases]
+
+
+def _tap_sum(e: Emitter, given: Value, taps: Sequence[Tap], dims: Sequence[int]) -> Value:
+    """The sum of parts of given [N, C, window, spatial...], each of one position of the window."""
+    total: Value | None = None
+    for tap in taps:
+        part = e.slice(given, 2, tap.position, tap.position + 1)
+        for axis, (begin, extent) in enumerate(zip(tap.offset, dims[2:], strict=True), start=3):
+            part = e.slice(part, axis, begin, begin + extent)
+        part = e.reshape(part, dims)
+        total = part if total is None else e.op("aten.add.Tensor", dims, DataType.FLOAT, total.ssa, part.ssa, 1)
+    return e.splat(0.0, dims, DataType.FLOAT) if total is None else total
 
 
 def filter_gradient(e: Emitter, node: ConvWgradNode, dy: Value, x: Value, window: Sequence[int]) -> Value | None:

@@ -1,6 +1,7 @@
 """Emission of the gradients of a convolution: each as one forward convolution of rearranged operands.
 
-So all that holds of forward convolutions (matrix instructions, groups, dilation, fused epilogues) holds of them.
+So all that holds of forward convolutions (matrix instructions, groups, dilation, fused epilogues) holds of them. On a
+CPU products that rearrange less take the place of some (``cpu.py``).
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from graph_api.ops.conv import ConvAttributes, ConvDgradNode, ConvWgradNode
-from iree_bridge.emit.conv.cpu import data_gradient, filter_gradient
+from iree_bridge.emit.conv.cpu import Tap, data_gradient, few_places_gradient, filter_gradient, has_few_places
 from iree_bridge.emit.conv.fprop import convolution, in_mirror, operands
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.linalg import Code, element_type, made_by_elements
@@ -58,6 +60,18 @@ class _Axis:
         """True if there is one phase with one tap, the one filter position."""
         return self.window == self.taps == len(self.phases) == 1 and self.start + self.phases.start == 0
 
+    def taps_of(self, phase: int, *, mirrored: bool) -> list[tuple[int, int]]:
+        """Of each tap of a phase that meets the filter: the position, and the row of padded dy from row q of dx on."""
+        found: list[tuple[int, int]] = []
+        for tap in range(self.taps):
+            position, rest = (tap, 0) if self.stride == 1 else divmod(
+                self.start + phase + self.stride * tap, self.dilation
+            )  # fmt: skip
+            if not rest and 0 <= position < self.window:
+                met = self.step * (self.taps - 1 - tap)
+                found.append((self.window - 1 - position if mirrored else position, met))
+        return found
+
     def padding(self, size: int) -> tuple[int, int]:
         """Rows around dy, which has ``size`` of them; negative to cut."""
         return self.step * (self.taps - 1) - self.lead, self.rows + self.lead - size
@@ -86,8 +100,14 @@ def conv_dgrad(e: Emitter, node: ConvDgradNode) -> None:
         )  # picking elements out of a buffer with gaps and rearranging them in one kernel fails on the CPU
     dx, a = node.outputs["dx"], node.attributes
     axes = [_axis(a, i, window, size) for i, (window, size) in enumerate(zip(w.dims[2:], dx.dims[2:], strict=True))]
+    frame = [axis.padding(size) for axis, size in zip(axes, dy.dims[2:], strict=True)]
+    if has_few_places(e, node, dy, w):
+        taps = _taps_of_phases(axes, mirrored=a.is_mirrored)
+        parts = few_places_gradient(e, dy, w, frame, [axis.rows for axis in axes], taps)
+        e.write(node, "dx", _interleaved(e, axes, _stacked(e, parts), dx.dims))
+        return
     kernel = _phase_filters(e, node, axes, w)
-    dy, padding = cropped(e, dy, [axis.padding(size) for axis, size in zip(axes, dy.dims[2:], strict=True)])
+    dy, padding = cropped(e, dy, frame)
     forward = replace(
         a,
         pre_padding=tuple(before for before, _ in padding),
@@ -99,6 +119,31 @@ def conv_dgrad(e: Emitter, node: ConvDgradNode) -> None:
     if phases is None:
         phases = convolution(e, forward, dy, kernel, node.groups, node.compute)
     e.write(node, "dx", _interleaved(e, axes, phases, dx.dims))
+
+
+def _taps_of_phases(axes: Sequence[_Axis], *, mirrored: bool) -> list[list[Tap]]:
+    """What is summed for each phase, the phases of the last spatial dim next to each other."""
+    of_axes = [[axis.taps_of(phase, mirrored=mirrored) for phase in axis.phases] for axis in axes]
+    found: list[list[Tap]] = []
+    for phases in product(*of_axes):
+        taps: list[Tap] = []
+        for terms in product(*phases):
+            position = 0
+            for axis, (at, _) in zip(axes, terms, strict=True):
+                position = position * axis.window + at
+            taps.append(Tap(position, tuple(met for _, met in terms)))
+        found.append(taps)
+    return found
+
+
+def _stacked(e: Emitter, parts: Sequence[Value]) -> Value:
+    """Phases [N, C, rows...] as [N, C * phases, rows...]."""
+    if len(parts) == 1:
+        return parts[0]
+    n, c, *rows = parts[0].dims
+    each = [e.reshape(part, (n, c, 1, *rows)).ssa for part in parts]
+    made = e.op("aten.cat", (n, c, len(parts), *rows), parts[0].dtype, e.list(each), 2)
+    return e.reshape(made, (n, c * len(parts), *rows))
 
 
 def _phase_filters(e: Emitter, node: ConvDgradNode, axes: Sequence[_Axis], w: Value) -> Value:

@@ -316,6 +316,78 @@ def test_filter_gradients_are_products(layout: str, x: Any, w: Any, kw: dict[str
     assert_right(case)
 
 
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize(
+    ("x", "w", "kw"),
+    [
+        pytest.param((2, 9, 4, 3), (40, 9, 3, 3), {"padding": 1}, id="stride 1"),
+        pytest.param((2, 8, 9, 10), (16, 8, 3, 3), {"padding": 1, "stride": 2}, id="stride 2"),
+        pytest.param(
+            (1, 10, 11, 7), (12, 10, 3, 2), {"stride": (3, 1), "dilation": (2, 3), "pre_padding": (0, 2),
+            "post_padding": (3, 1)}, id="strides and dilations",
+        ),
+        pytest.param((1, 8, 9, 9), (8, 8, 2, 2), {"stride": (2, 4)}, id="rows that no window meets"),
+        pytest.param((2, 8, 9), (32, 8, 4), {"stride": 2, "padding": 3}, id="1-D, padded by more than is met"),
+        pytest.param((1, 8, 4, 5, 4), (16, 8, 2, 3, 2), {"stride": (2, 1, 2)}, id="3-D"),
+        pytest.param(
+            (2, 8, 6, 6), (9, 8, 3, 3), {"stride": 2, "convolution_mode": ConvolutionMode.CONVOLUTION}, id="mirrored"
+        ),
+    ],
+)  # fmt: skip
+def test_data_gradients_of_few_places_rearrange_no_filters(x: Any, w: Any, kw: dict[str, Any]) -> None:
+    plain = ("convolution_mode",)
+    kw = {k: (v,) * (len(x) - 2) if isinstance(v, int) and k not in plain else v for k, v in kw.items()}
+    case = OpCase("dgrad", lambda: conv_graph("dgrad", x, w, **kw))
+    text = emit_module(case.graph(), AVX2).ir
+    assert text.count("call @product") == 1
+    assert "@filter_0" not in text
+    assert "torch.aten.convolution" not in text
+    assert_right(case)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "stride"),
+    [
+        pytest.param((2, 16, 8, 8), (64, 16, 3, 3), 1, id="more places than filters"),
+        pytest.param((8, 8, 32, 32), (64, 8, 3, 3), 2, id="more than 16 times as many"),
+        pytest.param((2, 16, 4, 4), (64, 16, 1, 1), 1, id="points"),
+        pytest.param((1, 8, 12, 12), (64, 8, 3, 3), 3, id="9 phases"),
+        pytest.param((1, 8, 8, 8), (256, 8, 6, 6), 1, id="36 positions"),
+        pytest.param((16, 1024, 64, 64), (1024, 1024, 3, 3), 2, id="more than 64 MiB"),
+    ],
+)
+def test_other_data_gradients_are_convolutions(x: Any, w: Any, stride: int) -> None:
+    padding = w[2] // 2
+    text = emit_module(conv_graph("dgrad", x, w, stride=stride, padding=padding).validate(), AVX2).ir
+    assert "call @shifted" in text or "torch.aten.convolution" in text or text.count("call @product") == (w[2] == 1)
+    assert ("@filter_0" in text) == (w[2] > 1)
+
+
+def _few_places(seed: int) -> OpCase:
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(1, 4))
+    window, stride, dilation, pre, post = (
+        tuple(int(n) for n in rng.integers(*ends, rank)) for ends in ((1, 4), (1, 4), (1, 3), (0, 3), (0, 3))
+    )
+    least = [dilation[i] * (window[i] - 1) + 1 for i in range(rank)]
+    x = (int(rng.integers(1, 4)), int(rng.integers(8, 20)), *(n + int(rng.integers(0, 4)) for n in least))
+    modes = (ConvolutionMode.CROSS_CORRELATION, ConvolutionMode.CONVOLUTION)
+    kw = {
+        "stride": stride, "dilation": dilation, "pre_padding": pre, "post_padding": post,
+        "convolution_mode": modes[int(rng.integers(2))],
+    }  # fmt: skip
+    w = (int(rng.integers(8, 90)), x[1], *window)
+    return OpCase(f"few_places_{seed}", lambda: conv_graph("dgrad", x, w, **kw))
+
+
+@pytest.mark.slow
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("seed", range(60))
+def test_data_gradients_of_few_places(seed: int) -> None:
+    """Drawn strides, dilations, paddings: some are of few places, the others have the other form."""
+    assert_right(_few_places(seed))
+
+
 @pytest.mark.slow
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
