@@ -56,7 +56,7 @@ def of_quotient(graph: Graph, node: Node, target: Target) -> TensorAttr | None:
         and all(tensor.is_virtual and len(graph.readers(tensor)) == count for tensor, count in inner.items())
         and all(tensor.data_type is DataType.FLOAT for tensor in (x, *inner, y))
         and x.dims == y.dims
-        and all(tuple(tensor.physical.order) == tuple(range(len(x.dims))) for tensor in (x, y))
+        and all(_has_rows(tensor) for tensor in (x, y))
         and is_served(x.dims, target)
     )
     return x if fits else None
@@ -65,6 +65,12 @@ def of_quotient(graph: Graph, node: Node, target: Target) -> TensorAttr | None:
 def is_served(dims: Sequence[int], target: Target) -> bool:
     """Whether rows of these dims are computed by `softmax`."""
     return not target.is_gpu and dims[-1] >= _LEAST_ROW and math.prod(dims) > 0
+
+
+def _has_rows(tensor: TensorAttr) -> bool:
+    """Whether its dims lie in memory in their order; where those of 1 are does not matter."""
+    order = [axis for axis in tensor.physical.order if tensor.dims[axis] > 1]
+    return order == sorted(order)
 
 
 def _is(node: Node | None, mode: PointwiseMode) -> bool:
@@ -82,7 +88,8 @@ def _reduced(graph: Graph, tensor: TensorAttr, mode: ReductionMode) -> Node | No
     node = graph.maker(tensor)
     if not isinstance(node, ReductionNode) or node.attributes.mode is not mode:
         return None
-    return node if tuple(node.axes) == (len(tensor.dims) - 1,) else None
+    dims = node.inputs["x"].dims
+    return node if [axis for axis in node.axes if dims[axis] > 1] == [len(dims) - 1] else None
 
 
 def softmax(e: Emitter, x: Value, scale: float = 1.0) -> Value:
