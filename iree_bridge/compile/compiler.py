@@ -185,7 +185,7 @@ def compile_code(
         CompileError: the compiler failed, or must not be started.
         UntrustedCacheError: others can write to the cache folder.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     graph.validate()
     recipes = (recipe_for(graph, target, options, form=form),) if form else recipes_for(graph, target, options)
     recipe = recipes[0]
@@ -244,7 +244,7 @@ def compile_mlir(
         CompileError: the compiler failed, or must not be started.
         UntrustedCacheError: others can write to the cache folder.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     session = (*target.flags(), *flags, *options.extra_flags)
     recipe = Recipe(target, session, (*target.global_flags(), *global_flags))
     try:
@@ -275,7 +275,7 @@ def emit(graph: Graph, target: Target, options: Options | None = None, *, form: 
     Raises:
         GraphError, NotSupportedError, CompileError: as ``compile_code``.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     graph.validate()
     return _emit(_Job(graph.name, recipe_for(graph, target, options, form=form), options, graph.to_json()))
 
@@ -315,7 +315,7 @@ def compile_assembly(
     Raises:
         GraphError, NotSupportedError, CompileError: as ``compile_code``.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     graph.validate()
     recipes = (recipe_for(graph, target, options, form=form),) if form else recipes_for(graph, target, options)
 
@@ -335,7 +335,7 @@ def lower(text: str, target: Target, phase: str, options: Options | None = None)
     Raises:
         CompileError: the compiler failed.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     recipe = Recipe(target, (*target.flags(), *options.extra_flags), target.global_flags())
     reply = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
     return reply.payload.decode("utf-8", "replace")
@@ -361,7 +361,7 @@ def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
     Raises:
         CompileError: it fails again.
     """
-    options = replace(options or Options.from_env(), failures=0)
+    options = replace(Options.or_env(options), failures=0)
     recipe = Recipe(failed.target, failed.flags, failed.global_flags)
     job = _Job(failed.name, recipe, options, failed.graph_json)
     ir = _emit(job) if failed.ir is None else EmittedIr(failed.ir, failed.ir)
