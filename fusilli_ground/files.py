@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Generator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 from fusilli_ground.errors import OptionError
 
@@ -42,7 +42,7 @@ def path_of(given: object) -> str:
     """
     if not isinstance(given, str | bytes | os.PathLike):
         raise OptionError(f"expected the path of a file, got {given!r}")
-    path = os.fsdecode(given)
+    path = os.fsdecode(cast("str | bytes | os.PathLike[str]", given))
     try:
         if b"\0" not in os.fsencode(path):
             return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -91,7 +91,7 @@ def load_code(graph: Graph, code: CompiledCode, place: Device, options: Options)
     return Executable(arguments, code.vmfb, place, flops=flops, alignment=code.alignment), code
 
 
-def compile_graph(graph: Graph | object, targets: Sequence[Target], *, options: Options | None = None) -> Artifact:
+def compile_graph(graph: Graph | object, targets: Iterable[Target], *, options: Options | None = None) -> Artifact:
     """A graph, or what `build` takes for one, compiled for one or more targets; no device is needed.
 
     With ``options.tune`` of ``measure`` the forms for AMD's targets are ordered by figures of their code first.

@@ -280,11 +280,7 @@ class Executable:
                 raise self._wrong_pointers(pointers)
             mask = on_host if self.device.is_gpu else 0
             self._launch((*pointers, workspace, mask) if workspace or mask else tuple(pointers))
-        except (
-            ctypes.ArgumentError,
-            TypeError,
-            ValueError,
-        ):  # looked at when they are wrong only: this is called for each launch
+        except (ctypes.ArgumentError, TypeError, ValueError):  # a launch is not the time to look at each
             self._check_pointers(pointers, workspace, on_host)
             raise
 
