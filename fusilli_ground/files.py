@@ -7,9 +7,11 @@ import os
 import stat
 from collections.abc import Generator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
-__all__ = ["standard_numbers_taken", "whole_file", "write_whole"]
+from fusilli_ground.errors import OptionError
+
+__all__ = ["path_of", "standard_numbers_taken", "whole_file", "write_whole"]
 
 _STDERR: Final = 2
 
@@ -32,6 +34,23 @@ def standard_numbers_taken() -> Generator[None]:
             os.close(number)
 
 
+def path_of(given: object) -> str:
+    """The path that somebody named.
+
+    Raises:
+        OptionError: it is none. A number is none either: it would be a file that is open, and be closed with it.
+    """
+    if not isinstance(given, str | bytes | os.PathLike):
+        raise OptionError(f"expected the path of a file, got {given!r}")
+    path = os.fsdecode(cast("str | bytes | os.PathLike[str]", given))
+    try:
+        if b"\0" not in os.fsencode(path):
+            return path
+    except UnicodeEncodeError:
+        pass
+    raise OptionError(f"{path!r} cannot be the path of a file")
+
+
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Generator[BinaryIO]:
     """A file to be written, which takes the place of an old one when all went well.
@@ -41,8 +60,10 @@ def whole_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Gene
     whatever has its name there is replaced.
 
     Raises:
+        OptionError: the path is none.
         OSError: it cannot be written.
     """
+    path = path_of(path)
     if mode is None and _is_special(path):
         with open(path, "wb") as file:
             yield file
@@ -68,15 +89,16 @@ def write_whole(path: str | os.PathLike[str], data: bytes | memoryview, *, mode:
     """Write a `whole_file`.
 
     Raises:
+        OptionError: the path is none.
         OSError: it cannot be written.
     """
     with whole_file(path, mode=mode) as file:
         file.write(data)
 
 
-def _is_special(path: str | os.PathLike[str]) -> bool:
+def _is_special(path: str) -> bool:
     """Whether a path names something that is no regular file."""
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
     except FileNotFoundError:
-        return not os.fspath(path)  # "" would mean the folder that we are in
+        return not path  # "" would mean the folder that we are in

@@ -228,6 +228,8 @@ class TensorAttr:
 
     def set_output(self, output: bool = True) -> TensorAttr:
         """Makes the tensor a result of the graph that is written to a buffer."""
+        if not isinstance(output, bool | np.bool_):
+            raise GraphError(f"tensor '{self.name}': output must be True or False, got {_shown(output)}")
         self.is_virtual = not output
         return self
 
@@ -262,8 +264,9 @@ class TensorAttr:
             values: of the tensor's dims. Floating-point types round; integer types must have the values.
 
         Raises:
-            GraphError: other dims, or a value that the integer type does not have.
+            GraphError: no array, other dims, or a value that the integer type does not have.
         """
+        self._check_array(values)
         if values.shape != self.dims:
             raise GraphError(f"tensor '{self.name}' has dims {self.dims}, the array has shape {values.shape}")
         raw = self._whole_elements()
@@ -291,8 +294,9 @@ class TensorAttr:
             memory: uint8 ``[nbytes]``.
 
         Raises:
-            GraphError: another shape or dtype.
+            GraphError: no array, another shape or dtype.
         """
+        self._check_array(memory)
         if memory.dtype != np.uint8 or memory.shape != (self.nbytes,):
             raise GraphError(
                 f"the memory of tensor '{self.name}' is uint8 [{self.nbytes}], got {memory.dtype} {list(memory.shape)}"
@@ -304,6 +308,10 @@ class TensorAttr:
             bits = np.unpackbits(memory, count=raw.size * self.data_type.bits, bitorder="little")
             raw[...] = np.packbits(bits.reshape(raw.size, -1), axis=1, bitorder="little")[:, 0]
         return self._strided(raw)
+
+    def _check_array(self, given: object) -> None:
+        if not isinstance(given, np.ndarray):
+            raise GraphError(f"tensor '{self.name}': expected a numpy array, got {_shown(given)}")
 
     def _whole_elements(self) -> np.ndarray[Any, Any]:
         """Zeroed bytes for the tensor, of whole bytes per element."""

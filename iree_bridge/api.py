@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,7 @@ def build(
     from iree_bridge.devices.device import Device
 
     graph = Graph.of(graph)
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     if tune is not None:
         options = replace(options, tune=tune)
     place = Device.parse(options.device if device is None else device) if not isinstance(device, Device) else device
@@ -91,26 +91,26 @@ def load_code(graph: Graph, code: CompiledCode, place: Device, options: Options)
     return Executable(arguments, code.vmfb, place, flops=flops, alignment=code.alignment), code
 
 
-def compile_graph(graph: Graph | object, targets: Sequence[Target], *, options: Options | None = None) -> Artifact:
+def compile_graph(graph: Graph | object, targets: Iterable[Target], *, options: Options | None = None) -> Artifact:
     """A graph, or what `build` takes for one, compiled for one or more targets; no device is needed.
 
     With ``options.tune`` of ``measure`` the forms for AMD's targets are ordered by figures of their code first.
 
     Raises:
         GraphError: the graph is not valid or none, or no target is given.
-        NotSupportedError: a target does not serve it.
+        NotSupportedError: a target does not serve it, or is none.
         CompileError: the compiler failed.
     """
     from iree_bridge.artifact.artifact import compile_artifact
 
-    if isinstance(targets, str | Target):
+    if isinstance(targets, str | Target) or not isinstance(targets, Iterable):
         raise NotSupportedError(
             "", "target", f"expected a list of targets, got {targets!r}; write [Target.parse(name)]"
         )
-    graph = Graph.of(graph)
+    graph, targets = Graph.of(graph), tuple(targets)
     for target in targets:
         support(graph, target).require()
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     if options.tune is TuneMode.MEASURE:
         from iree_bridge.tuning import ensure_ranked
 

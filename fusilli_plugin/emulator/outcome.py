@@ -96,7 +96,7 @@ class Emulator:
             core()
         except BuildError as error:
             raise ExecutionError(str(error)) from error
-        self.target, self.options, self._wrap = target, options or Options.from_env(), offsets_wrap
+        self.target, self.options, self._wrap = target, Options.or_env(options), offsets_wrap
         self._code: dict[str, Assembled] = {}
 
     def __str__(self) -> str:

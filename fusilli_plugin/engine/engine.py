@@ -132,7 +132,7 @@ class FusilliEngine:
         Raises:
             FusilliError: the device or an option means nothing.
         """
-        self.options = options or Options.from_env()
+        self.options = Options.or_env(options)
         chosen = self.options.device if device is None else device
         self.device = chosen if isinstance(chosen, Device) else Device.parse(chosen)
         self._target = target

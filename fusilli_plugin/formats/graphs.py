@@ -113,7 +113,9 @@ def read_graph(source: object) -> Graph | None:
         OSError: a file cannot be read.
     """
     if isinstance(source, str | bytes | bytearray | memoryview):
-        return parse_graph(source.encode() if isinstance(source, str) else bytes(source), "the graph")
+        # Half a pair, which is no text, is nothing that a graph begins with; in JSON it is what JSON writes for it.
+        data = source.encode(errors="backslashreplace") if isinstance(source, str) else bytes(source)
+        return parse_graph(data, "the graph")
     if isinstance(source, os.PathLike):
         return load_graph(Path(source))
     kind = type(source)

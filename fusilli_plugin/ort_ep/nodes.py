@@ -482,18 +482,20 @@ class CompiledNode:
 
     def _guarded(self, key: bytes, plan: ShapePlan) -> Callable[[], None]:
         """A launch on the stage that ONNX Runtime's kernels take over if it fails."""
-        call, failed, count = plan.launcher(), self._failed, self._counts.at(key)
+        call, failed, count, lock = plan.launcher(), self._failed, self._counts.at(key), self._lock
         split = len(self.inputs)
 
         def launch() -> None:
             if key not in failed:
-                count.hits += 1
+                with lock:
+                    count.hits += 1
                 try:
                     return call()
                 except Exception as error:
                     if not self.gives_way(key, error):
                         raise
-            count.fallbacks += 1
+            with lock:
+                count.fallbacks += 1
             self._run_kernels(key, Call(plan.stage_addresses[:split], lambda _: plan.stage_addresses), 0)
             return None
 

@@ -66,7 +66,7 @@ def place(
     Raises:
         FusilliError: two of them exclude each other, or one is not there.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     given = {"device": device, "emulate": emulate, "engine": engine, "compiler": compiler}
     _exclude(given, "emulate", "device", "engine", "compiler")
     _exclude(given, "engine", "compiler")

@@ -157,6 +157,8 @@ def check_sizes(sizes: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]
     """
     found: dict[str, tuple[int, ...]] = {}
     for name, given in sizes.items():
+        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            raise OptionError(f"shapes: dim {name!r}: expected a list of sizes, got {given!r}")
         listed = list(given)
         for size in listed:
             if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < _LARGEST:

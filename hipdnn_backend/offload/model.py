@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeGuard
 
 import numpy as np
 
+from fusilli_ground.errors import OptionError
+from fusilli_ground.files import path_of
 from hipdnn_backend.device.memory import CudaMemory, HipMemory, HostMemory, Memory
 from hipdnn_backend.engine import Engine, Plan, PortableEngine
 from hipdnn_backend.offload.errors import ModelError
@@ -185,6 +187,38 @@ class Model:
         return f"<Model '{self.name}' on {self.device}: {len(self.program.graphs)} graphs>"
 
 
+def check_kinds(
+    source: Any,
+    *,
+    device: object = "cpu",
+    dims: object = None,
+    inputs: object = None,
+    engines: object = None,
+    options: object = None,
+) -> None:
+    """That what a caller asks for is of the kinds that `load` names; what the values mean is looked at later.
+
+    Raises:
+        OptionError: an argument is not; a path cannot be one.
+    """
+    if isinstance(source, str | os.PathLike):
+        path_of(source)
+    expected: tuple[tuple[str, object, Any, str], ...] = (
+        ("device", device, str, "a name such as cpu or hip:0"),
+        ("dims", {} if dims is None else dims, Mapping, "sizes by the name of the dim, {'batch': 1}"),
+        ("inputs", {} if inputs is None else inputs, Mapping, "values by the name of the input"),
+        ("engines", () if engines is None else engines, Iterable, "a list of engines"),
+    )
+    if options is not None:
+        from hipdnn_backend.offload.session import OffloadOptions
+
+        expected += (("options", options, OffloadOptions, "OffloadOptions"),)
+    for name, given, kind, words in expected:
+        # A text would be a list of letters.
+        if not isinstance(given, kind) or (kind is Iterable and isinstance(given, str | bytes | Mapping)):
+            raise OptionError(f"{name}: expected {words}, got {given!r}")
+
+
 def load(
     source: Any,
     *,
@@ -215,9 +249,11 @@ def load(
         PackageError: the saved model is damaged or not made for this device.
         PassError: a part compiles on no engine.
         DeviceError: the device is not there.
+        OptionError: an argument is of another kind.
         OSError: a file cannot be read.
     """
     start = time.perf_counter()
+    check_kinds(source, device=device, dims=dims, inputs=inputs, engines=engines, options=options)
     memory = _memory(device, stream)
     chosen = engines_for(device) if engines is None else tuple(engines)
     if is_saved(source):
@@ -293,9 +329,15 @@ def compile_model(
         The name of the model and a variant for each target; `save_package` writes them.
 
     Raises:
-        ModelError, PassError: as for `load`.
+        ModelError, OptionError, PassError: as for `load`.
         EngineError: an engine cannot serialize its plans.
     """
+    if not isinstance(targets, Mapping) or not targets:
+        raise OptionError(f"targets: expected the engines by the name of each target, got {targets!r}")
+    for target, engines in targets.items():
+        if engines is None:
+            raise OptionError(f"targets: {target!r} has no engines")
+        check_kinds(source, device=target, dims=dims, inputs=inputs, engines=engines, options=options)
     name, variants = "", []
     for target, engines in targets.items():
         chosen = _compilers(source, engines, target, None)

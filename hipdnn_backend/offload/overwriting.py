@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fusilli_ground.files import path_of
+
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from onnx import TensorProto
@@ -26,9 +28,12 @@ def overwritten(output: str | os.PathLike[str], inputs: Iterable[File]) -> File 
     Args:
         output: where a result shall go.
         inputs: paths and descriptors of what is read; not looked at where ``output`` is no file yet.
+
+    Raises:
+        OptionError: ``output`` is no path.
     """
     try:
-        there = os.stat(output)
+        there = os.stat(path_of(output))
     except OSError:
         return None
     if not stat.S_ISREG(there.st_mode):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from fusilli_ground.errors import OptionError
 from hipdnn_backend.engine import Engine
 from hipdnn_backend.offload.buckets import (
     Dims,
@@ -34,7 +35,16 @@ from hipdnn_backend.offload.buckets import (
     served_by,
 )
 from hipdnn_backend.offload.errors import ModelError
-from hipdnn_backend.offload.model import Model, Tensor, compile_model, engines_for, is_saved, load, load_variants
+from hipdnn_backend.offload.model import (
+    Model,
+    Tensor,
+    check_kinds,
+    compile_model,
+    engines_for,
+    is_saved,
+    load,
+    load_variants,
+)
 from hipdnn_backend.offload.overwriting import model_files, overwritten
 from hipdnn_backend.offload.program.package import PackageError, TargetProgram, save_package
 from hipdnn_backend.offload.program.runner import InputError
@@ -277,6 +287,7 @@ def load_shapes(
         ModelError, PackageError, PassError, DeviceError, OSError: as for `load`.
     """
     start = time.perf_counter()
+    check_kinds(source, device=device, dims=dims, inputs=inputs, engines=engines, options=options)
     chosen = engines_for(device) if engines is None else tuple(engines)
     path = Path(os.path.abspath(source)) if isinstance(source, str | os.PathLike) else None
     if is_saved(source):
@@ -331,6 +342,7 @@ def compile_shapes(
         OptionError, ModelError, PassError: as for `load_shapes`.
         EngineError: an engine cannot serialize its plans.
     """
+    check_kinds(source, dims=dims, inputs=inputs, options=options)
     sizes = _sizes(source, shapes, inputs)
     opened = _opened(source, sizes, dims or {}, inputs or {})
     name, variants = "", list[TargetProgram]()
@@ -351,6 +363,8 @@ def _sizes(
 
     from hipdnn_backend.offload.frontend import declared_arguments
 
+    if not isinstance(shapes, str | Mapping | None):
+        raise OptionError(f"shapes: expected text or sizes by the name of the dim, got {shapes!r}; {_NAMES}")
     if not shapes:
         raise ModelError("", "shapes", f"there are no shapes to compile for; {_NAMES}")
     if isinstance(source, str | os.PathLike) and Path(source).suffix == ".mlir":

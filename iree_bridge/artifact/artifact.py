@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fusilli_ground.files import write_whole
+from fusilli_ground.errors import OptionError
+from fusilli_ground.files import path_of, write_whole
 from graph_api import ExecutionError, FusilliError, Graph, NotSupportedError, TensorAttr
 from graph_api.numerics import Comparison
 from iree_bridge.artifact import vectors
@@ -223,13 +224,14 @@ class Artifact:
             ArtifactError: it is missing, no artifact, damaged, or of a later format.
         """
         try:
+            path = path_of(path)
             status = os.stat(path)
             if not stat.S_ISREG(status.st_mode):
                 raise ArtifactError(f"artifact {path} is no file")  # reading a pipe may never end
             if status.st_size > _MAX_BYTES:
                 raise ArtifactError(f"artifact {path} has more than {_MAX_BYTES} bytes")
             data = Path(path).read_bytes()
-        except (OSError, ValueError) as error:
+        except (OSError, OptionError) as error:
             raise ArtifactError(f"artifact {path} cannot be read: {error}") from error
         return cls.from_bytes(data, f"artifact {path}")
 
@@ -324,7 +326,7 @@ def compile_artifact(
     Raises:
         GraphError, NotSupportedError, CompileError: as ``iree_bridge.compile.compiler.compile_code``.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     graph.validate()
     if not targets:
         raise NotSupportedError("", "target", "no target was given; name at least one, e.g. gfx942")

@@ -185,7 +185,7 @@ def compile_code(
         CompileError: the compiler failed, or must not be started.
         UntrustedCacheError: others can write to the cache folder.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     graph.validate()
     recipes = (recipe_for(graph, target, options, form=form),) if form else recipes_for(graph, target, options)
     recipe = recipes[0]
@@ -244,7 +244,7 @@ def compile_mlir(
         CompileError: the compiler failed, or must not be started.
         UntrustedCacheError: others can write to the cache folder.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     session = (*target.flags(), *flags, *options.extra_flags)
     recipe = Recipe(target, session, (*target.global_flags(), *global_flags))
     try:
@@ -275,7 +275,7 @@ def emit(graph: Graph, target: Target, options: Options | None = None, *, form: 
     Raises:
         GraphError, NotSupportedError, CompileError: as ``compile_code``.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     graph.validate()
     return _emit(_Job(graph.name, recipe_for(graph, target, options, form=form), options, graph.to_json()))
 
@@ -315,7 +315,7 @@ def compile_assembly(
     Raises:
         GraphError, NotSupportedError, CompileError: as ``compile_code``.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     graph.validate()
     recipes = (recipe_for(graph, target, options, form=form),) if form else recipes_for(graph, target, options)
 
@@ -335,7 +335,7 @@ def lower(text: str, target: Target, phase: str, options: Options | None = None)
     Raises:
         CompileError: the compiler failed.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     recipe = Recipe(target, (*target.flags(), *options.extra_flags), target.global_flags())
     reply = _request_compile(EmittedIr(text, text), _Job("module", recipe, options), phase=phase)
     return reply.payload.decode("utf-8", "replace")
@@ -361,7 +361,7 @@ def replay(failed: Reproducer, options: Options | None = None) -> CompiledCode:
     Raises:
         CompileError: it fails again.
     """
-    options = replace(options or Options.from_env(), failures=0)
+    options = replace(Options.or_env(options), failures=0)
     recipe = Recipe(failed.target, failed.flags, failed.global_flags)
     job = _Job(failed.name, recipe, options, failed.graph_json)
     ir = _emit(job) if failed.ir is None else EmittedIr(failed.ir, failed.ir)
@@ -532,10 +532,10 @@ def _raise_not_cached(what: str, target: Target, level: str, key: str, options: 
 
 def _emit(job: _Job) -> EmittedIr:
     assert job.graph_json is not None
-    target = asdict(job.recipe.target)
-    reply = _ask(
-        job, {"op": "emit", "target": target, "form": job.recipe.form}, job.graph_json.encode(errors="backslashreplace")
-    )
+    header = {"op": "emit", "target": asdict(job.recipe.target), "form": job.recipe.form}
+    # No flag matters to it, but what it gives is compiled next: workers of another kind would push each other out.
+    process = _split(job.recipe)[1]
+    reply = _ask(job, header, job.graph_json.encode(errors="backslashreplace"), global_flags=process, any_flags=True)
     if not reply.header["ok"]:
         _raise_own(reply)
         _fail(job, f"emitting its IR failed: {reply.header['message']}", reply, None)
@@ -652,12 +652,8 @@ def _request_compile(ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: 
 
 
 def _ask_compile(job: _Job, header: dict[str, Any], text: str, ir: EmittedIr) -> Reply:
-    flags, global_flags = list(job.recipe.flags), list(job.recipe.global_flags)
     while True:
-        for flag in [flag for flag in flags if flag.partition("=")[0] in _global_names]:
-            flags.remove(flag)
-            global_flags.append(flag)
-        process = _with_level(_last_of_each(global_flags), flags)
+        flags, process = _split(job.recipe)
         reply = _ask(job, header | {"flags": flags}, text.encode(), ir=ir, global_flags=process)
         if reply.header["ok"] or reply.header["kind"] != "UnknownFlagError":
             return reply
@@ -666,6 +662,14 @@ def _ask_compile(job: _Job, header: dict[str, Any], text: str, ir: EmittedIr) ->
 
 
 _global_names: set[str] = set()
+
+
+def _split(recipe: Recipe) -> tuple[list[str], list[str]]:
+    """What a session is told, and what its process is, as far as it is known which flags are a process's."""
+    told = {True: list[str](), False: list[str]()}
+    for flag in recipe.flags:
+        told[flag.partition("=")[0] in _global_names].append(flag)
+    return told[False], _with_level(_last_of_each((*recipe.global_flags, *told[True])), told[False])
 
 
 def _last_of_each(flags: Iterable[str]) -> list[str]:
@@ -684,7 +688,13 @@ def _with_level(global_flags: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def _ask(
-    job: _Job, header: dict[str, Any], payload: bytes, *, ir: EmittedIr | None = None, global_flags: Sequence[str] = ()
+    job: _Job,
+    header: dict[str, Any],
+    payload: bytes,
+    *,
+    ir: EmittedIr | None = None,
+    global_flags: Sequence[str],
+    any_flags: bool = False,
 ) -> Reply:
     if job.options.compile is CompileMode.NEVER:
         raise CompileError(f"'{job.name}' needs a compile worker and FUSILLI_COMPILE=never forbids to start one")
@@ -692,7 +702,7 @@ def _ask(
 
     try:
         workers = pool(job.options)
-        return workers.request(header, payload, timeout=job.timeout, global_flags=global_flags)
+        return workers.request(header, payload, timeout=job.timeout, global_flags=global_flags, any_flags=any_flags)
     except WorkerError as failure:
         _report(job, str(failure), [], failure.stderr, ir, failure.kind)
 

@@ -54,7 +54,7 @@ def inspect_graph(graph: Graph, target: Target, options: Options | None = None) 
     Raises:
         GraphError, NotSupportedError, CompileError: as ``iree_bridge.compile.compiler.compile_code``.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     return _inspection(target, compiler.inspect(graph, target, options))
 
 
@@ -64,7 +64,7 @@ def inspect_mlir(text: str, target: Target, options: Options | None = None) -> I
     Raises:
         CompileError: the compiler failed.
     """
-    options = options or Options.from_env()
+    options = Options.or_env(options)
     recipe = Recipe(target, (*target.flags(), *options.extra_flags), target.global_flags())
     return _inspection(target, compiler.inspect_ir(EmittedIr(text, text), recipe, options))
 

@@ -145,6 +145,19 @@ class Options:
                 raise OptionError(f"option extra_flags: {flag!r} is no UTF-8 text") from None
 
     @classmethod
+    def or_env(cls, given: Options | None) -> Options:
+        """What a caller gave, or where that is None, what the environment asks for.
+
+        Raises:
+            OptionError: he gave something else, or see `from_env`.
+        """
+        if given is None:
+            return cls.from_env()
+        if not isinstance(given, Options):
+            raise OptionError(f"expected Options, got {given!r}; write Options(timeout=60), say")
+        return given
+
+    @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **given: Any) -> Options:
         """The options that the environment asks for; defaults where it says nothing.
 

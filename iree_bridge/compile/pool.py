@@ -227,7 +227,13 @@ class WorkerPool:
         self._count = 0
 
     def request(
-        self, header: Header, payload: bytes = b"", *, timeout: float, global_flags: Sequence[str] = ()
+        self,
+        header: Header,
+        payload: bytes = b"",
+        *,
+        timeout: float,
+        global_flags: Sequence[str] = (),
+        any_flags: bool = False,
     ) -> Reply:
         """Have a worker answer one request.
 
@@ -236,15 +242,17 @@ class WorkerPool:
             payload: its data.
             timeout: seconds the worker may take, its start not counted; it is killed then.
             global_flags: compiler flags that are global to a process; a worker serves one set of them.
+            any_flags: an idle worker with other flags serves as well; one that is started has these.
 
         Raises:
             WorkerError: the worker died or took too long.
         """
         self._check_fork()
         text = ""
+        wanted, patience = tuple(global_flags), max(timeout, self._options.timeout) + _PATIENCE
         for _ in range(2):
             try:
-                with self._worker(tuple(global_flags), max(timeout, self._options.timeout) + _PATIENCE) as worker:
+                with self._worker(wanted, patience, any_flags=any_flags) as worker:
                     try:
                         return worker.call(header, payload, time.monotonic() + timeout)
                     except TimeoutError:
@@ -264,8 +272,8 @@ class WorkerPool:
         return WorkerError("killed" if by_others else "crash", f"the compiler crashed ({worker.describe_end()})", text)
 
     @contextlib.contextmanager
-    def _worker(self, global_flags: tuple[str, ...], patience: float) -> Iterator[_Worker]:
-        worker = self._acquire(global_flags, patience)
+    def _worker(self, global_flags: tuple[str, ...], patience: float, *, any_flags: bool) -> Iterator[_Worker]:
+        worker = self._acquire(global_flags, patience, any_flags)
         clean = False
         try:
             yield worker
@@ -280,10 +288,11 @@ class WorkerPool:
                     self._count -= 1
                 self._changed.notify_all()
 
-    def _acquire(self, global_flags: tuple[str, ...], patience: float) -> _Worker:
+    def _acquire(self, global_flags: tuple[str, ...], patience: float, any_flags: bool) -> _Worker:
         while True:
             with self._changed:
                 fitting = [worker for worker in self._idle if worker.global_flags == global_flags]
+                fitting = fitting or (self._idle[-1:] if any_flags else [])
                 if fitting:
                     self._idle.remove(fitting[-1])
                     candidate, stale = fitting[-1], None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 from collections import OrderedDict
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import getpid
 from typing import Any, Final, Self
+
+import numpy as np
 
 from fusilli_ground.locks import fork_safe_lock
 from fusilli_ground.spelling import did_you_mean
@@ -250,6 +253,8 @@ class Executable:
         Raises:
             ExecutionError: a buffer does not fit, or a constant is no input.
         """
+        if isinstance(constants, str) or not isinstance(constants, Iterable):
+            raise ExecutionError(f"constants are a list of inputs, got {constants!r}; write [{constants!r}]")
         constant = {self._arguments[self._reader.index(name)] for name in constants}
         for argument in constant:
             if argument.is_output:
@@ -270,13 +275,18 @@ class Executable:
         Raises:
             ExecutionError: an address is NULL, the number of addresses is wrong, outputs overlap, the device fails.
         """
-        if len(pointers) != len(self._arguments) or not all(pointers):
-            raise self._wrong_pointers(pointers)
-        mask = on_host if self.device.is_gpu else 0
-        self._launch((*pointers, workspace, mask) if workspace or mask else tuple(pointers))
+        try:
+            if len(pointers) != len(self._arguments) or not all(pointers):
+                raise self._wrong_pointers(pointers)
+            mask = on_host if self.device.is_gpu else 0
+            self._launch((*pointers, workspace, mask) if workspace or mask else tuple(pointers))
+        except (ctypes.ArgumentError, TypeError, ValueError):  # a launch is not the time to look at each
+            self._check_pointers(pointers, workspace, on_host)
+            raise
 
     def bind_pointers(self, pointers: Sequence[int], workspace: int = 0, on_host: int = 0) -> BoundCall:
         """What ``run_pointers`` does, prepared for calls that launch at once; arguments and errors are the same."""
+        self._check_pointers(pointers, workspace, on_host)
         if len(pointers) != len(self._arguments) or not all(pointers):
             raise self._wrong_pointers(pointers)
         mask = on_host if self.device.is_gpu else 0
@@ -288,6 +298,8 @@ class Executable:
         Raises:
             ExecutionError: the stream is no stream handle, or the device has no streams.
         """
+        if type(stream) is not int and stream is not None:
+            self.device.on_stream(stream)  # says what is wrong with it
         if stream == self.device.stream:
             return self
         with self._lock:
@@ -305,7 +317,13 @@ class Executable:
             return other
 
     def forget_stream(self, stream: int | None) -> None:
-        """Drops what ``on_stream`` keeps for a stream that is about to be destroyed."""
+        """Drops what ``on_stream`` keeps for a stream that is about to be destroyed.
+
+        Raises:
+            ExecutionError: it is no stream handle.
+        """
+        if type(stream) is not int and stream is not None:
+            self.device.on_stream(stream)
         with self._lock:
             self._streams.pop(stream, None)
 
@@ -380,6 +398,17 @@ class Executable:
             self._broken = True
         names = ", ".join(f"'{tensor.name}'" for tensor in self.outputs)
         return ExecutionError(f"the launch that computes {names} failed on {self.device}: {reason(error)}")
+
+    def _check_pointers(self, pointers: Sequence[int], workspace: int, on_host: int) -> None:
+        """That all are what an address may be; what is there nobody can know."""
+        if isinstance(pointers, str | bytes) or not isinstance(pointers, Sequence | np.ndarray):
+            raise ExecutionError(f"addresses are a list of integers, got {pointers!r} for {self!r}")
+        named = [(f"the address of '{a.tensor.name}'", p) for a, p in zip(self._arguments, pointers, strict=False)]
+        for what, value in (*named, ("the address of the workspace", workspace), ("the mask on_host", on_host)):
+            if not isinstance(value, int | np.integer) or not 0 <= value < 2**64:
+                raise ExecutionError(
+                    f"{what} is {value!r}; expected an integer from 0 to 2^64-1, such as data.ctypes.data"
+                )
 
     def _wrong_pointers(self, pointers: Sequence[int]) -> ExecutionError:
         if len(pointers) != len(self._arguments):

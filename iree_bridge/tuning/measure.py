@@ -86,7 +86,7 @@ def tune(
         NotSupportedError: the device's target does not serve it.
         CompileError, ExecutionError: no form compiles, or runs, or is right.
     """
-    options = replace(options or Options.from_env(), tune=TuneMode.OFF)
+    options = replace(Options.or_env(options), tune=TuneMode.OFF)
     place = device if isinstance(device, Device) else Device.parse(device)
     place, end = place.on_stream(None), time.monotonic() + budget
     target = place.target

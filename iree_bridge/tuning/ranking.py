@@ -67,7 +67,7 @@ def rank(
         NotSupportedError: the target does not serve it.
         CompileError: the default form does not compile, or the target is not AMD's.
     """
-    options = replace(options or Options.from_env(), tune=TuneMode.OFF)
+    options = replace(Options.or_env(options), tune=TuneMode.OFF)
     support(graph.validate(), target).require()
     if target.backend != "rocm":
         raise CompileError(f"target '{target}': only AMD's forms are ranked by their code; name a gfx target")

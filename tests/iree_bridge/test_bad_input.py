@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from graph_api import (
     PointwiseMode,
     TensorAttr,
 )
-from iree_bridge import Options, Target, build, compile_graph, support
+from iree_bridge import Artifact, Options, Target, build, compile_graph, support
 from iree_bridge.compile.options import CompileMode
 
 pytestmark = pytest.mark.iree_cpu
@@ -269,3 +270,75 @@ def test_the_arguments_are_the_graphs() -> None:
     executable = build(g, "cpu")
     assert all(isinstance(tensor, TensorAttr) for tensor in (*executable.outputs, *executable.inputs))
     assert (executable.outputs, executable.inputs) == g.arguments()
+
+
+# ---- anything at all -----------------------------------------------------------------------------------------------
+
+ODD: list[Any] = [
+    None, "x", b"x", 1, -1, 1.5, float("nan"), 2**70, True, [], ["x"], [None], ["a", "b", "c"], [1, 2, 3], (1, 2, 3),
+    {}, {"x": 1}, object(), np.zeros(3), "\ud800", "a\0b",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def square() -> Any:
+    graph = square_graph()
+    pack = filled(graph)
+    executable = build(graph, device="cpu")
+    places = [pack[tensor.name].ctypes.data for tensor in (*executable.outputs, *executable.inputs)]
+    return graph, executable, pack, places
+
+
+ASKED: dict[str, Any] = {
+    "run": lambda g, exe, pack, places, odd: exe.run(odd),
+    "run, a value": lambda g, exe, pack, places, odd: exe.run({**pack, "x": odd}),
+    "call": lambda g, exe, pack, places, odd: exe(odd, odd),
+    "bind": lambda g, exe, pack, places, odd: exe.bind(odd),
+    "bind, constants": lambda g, exe, pack, places, odd: exe.bind(pack, constants=odd),
+    "bind_pointers": lambda g, exe, pack, places, odd: exe.bind_pointers(odd),
+    "bind_pointers, one": lambda g, exe, pack, places, odd: exe.bind_pointers([places[0], odd, places[2]]),
+    "bind_pointers, workspace": lambda g, exe, pack, places, odd: exe.bind_pointers(places, odd),
+    "bind_pointers, mask": lambda g, exe, pack, places, odd: exe.bind_pointers(places, 0, odd),
+    "on_stream": lambda g, exe, pack, places, odd: exe.on_stream(odd),
+    "forget_stream": lambda g, exe, pack, places, odd: exe.forget_stream(odd),
+    "build": lambda g, exe, pack, places, odd: build(odd, device="cpu"),
+    "build, options": lambda g, exe, pack, places, odd: build(g, device="cpu", options=odd),
+    "build, tune": lambda g, exe, pack, places, odd: build(g, device="cpu", tune=odd),
+    "compile_graph, targets": lambda g, exe, pack, places, odd: compile_graph(g, odd),
+    "compile_graph, options": lambda g, exe, pack, places, odd: compile_graph(g, [CPU], options=odd),
+    "Artifact.load": lambda g, exe, pack, places, odd: Artifact.load(odd),
+    "TensorAttr.pack": lambda g, exe, pack, places, odd: exe.inputs[0].pack(odd),
+    "TensorAttr.unpack": lambda g, exe, pack, places, odd: exe.inputs[0].unpack(odd),
+    "TensorAttr.set_output": lambda g, exe, pack, places, odd: Graph().tensor("t", dim=(1,)).set_output(odd),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_whatever_is_given_is_taken_or_refused_with_an_error_of_ours(square: Any, asked: str) -> None:
+    refused = 0
+    for odd in ODD:
+        try:
+            ASKED[asked](*square, odd)
+        except FusilliError:
+            refused += 1
+    assert refused > len(ODD) / 2
+
+
+@pytest.mark.parametrize("odd", ["x", 1.5, [0]])
+def test_addresses_of_another_kind_are_refused_at_launches_too(square: Any, odd: object) -> None:
+    _, executable, _, places = square
+    with pytest.raises(ExecutionError, match="the address of 'x' is .*; expected an integer"):
+        executable.run_pointers([places[0], odd, places[2]])
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2**70, 1.5, None, [], "a\0b", "\ud800"])
+def test_files_are_named_by_paths(square: Any, odd: Any) -> None:
+    artifact = compile_graph(square[0], [CPU])
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FusilliError, match="path of a file"):
+        artifact.save(odd)
+    assert os.listdir("/proc/self/fd") == before  # of a number: the file that is open there
+
+
+def test_targets_may_be_whatever_gives_them(square: Any) -> None:
+    assert compile_graph(square[0], (each for each in [CPU])).targets == (CPU,)

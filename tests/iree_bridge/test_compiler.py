@@ -20,7 +20,7 @@ from iree_bridge.compile.cache import Cache, Refusal
 from iree_bridge.compile.compiler import CompiledCode, EmittedIr, Recipe
 from iree_bridge.compile.inspect import inspect_graph, inspect_mlir
 from iree_bridge.compile.options import CompileMode, Options
-from iree_bridge.compile.pool import Reply, WorkerError, WorkerPool
+from iree_bridge.compile.pool import Reply, WorkerError, WorkerPool, pool
 from iree_bridge.compile.reproducer import Reproducer
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.variants import FUSED_PADDING, Variant, choose
@@ -124,6 +124,20 @@ def test_a_graph_is_compiled_once(options: Options, compiles: list[str]) -> None
     second = compiler.compile_code(relu(), FAST, options)
     assert second == first._replace(from_cache=True)
     assert compiles == ["relu"]
+
+
+@pytest.mark.parametrize("target", ["cpu", "gfx942"])
+def test_one_worker_makes_the_ir_and_the_code_of_a_graph(options: Options, target: str) -> None:
+    # Flags of the process belong to both targets: if emission asked for a worker without them, a pool of two would end
+    # one for each request that threads make.
+    own = dataclasses.replace(options, workers=2, idle=61)
+    assert Target.parse(target).global_flags()
+    workers = pool(own)
+    try:
+        compiler.compile_code(relu(), Target.parse(target), own)
+        assert len(workers.pids()) == 1
+    finally:
+        workers.shutdown()
 
 
 def test_names_do_not_matter_and_the_rest_does(options: Options, compiles: list[str]) -> None:

@@ -288,6 +288,20 @@ def test_each_set_of_global_flags_has_its_worker_within_the_bound(tmp_path: Path
         one.shutdown()
 
 
+def test_a_request_for_which_flags_do_not_matter_takes_the_worker_that_is_there(tmp_path: Path) -> None:
+    two = WorkerPool(Options(cache_dir=tmp_path, workers=2))
+    flags = ("--iree-global-opt-propagate-transposes=false",)
+    try:
+        two.request(LOWER, ADD, timeout=60, global_flags=flags, any_flags=True)
+        first = two.pids()
+        ask(two, global_flags=flags)  # it was started with these
+        assert two.pids() == first
+        two.request(LOWER, ADD, timeout=60, any_flags=True)
+        assert two.pids() == first
+    finally:
+        two.shutdown()
+
+
 def test_a_global_flag_that_the_compiler_lacks(workers: WorkerPool) -> None:
     with pytest.raises(WorkerError, match="the compiler has no flag --iree-nonsense"):
         ask(workers, global_flags=("--iree-nonsense",))

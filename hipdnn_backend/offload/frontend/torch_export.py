@@ -60,13 +60,14 @@ def load_torch(source: Any, example: Sequence[Any], context: Any) -> Imported:
         context: of the module that is made.
 
     Raises:
-        ModelError: PyTorch is missing, the export or an operator fails, shapes are dynamic, or buffers are written.
-        TypeError: ``source`` is nothing that a model can be loaded from.
+        ModelError: PyTorch is missing, the export or an operator fails, shapes are dynamic, or buffers are written;
+            ``source`` is nothing that a model can be loaded from.
     """
     try:
         import torch
     except ImportError as error:
-        raise TypeError(f"cannot load a model from {type(source).__name__}; PyTorch is not installed") from error
+        reason = f"cannot load a model from {type(source).__name__}; PyTorch is not installed"
+        raise ModelError("", "source", reason) from error
     if isinstance(source, TorchGraph):
         return load_torch_graph(source, context)
     program = _functional(torch, _exported(torch, source, example))
@@ -96,8 +97,10 @@ def _exported(torch: Any, source: Any, example: Sequence[Any]) -> Any:
     if isinstance(source, torch.export.ExportedProgram):
         return source
     if not isinstance(source, torch.nn.Module):
-        raise TypeError(
-            f"cannot load a model from {type(source).__name__}; a path, bytes, ModelProto or torch module can"
+        raise ModelError(
+            "",
+            "source",
+            f"cannot load a model from {type(source).__name__}; a path, bytes, ModelProto or torch module can",
         )
     if not isinstance(example, tuple | list):
         raise ModelError(

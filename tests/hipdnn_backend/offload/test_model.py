@@ -18,9 +18,10 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from fusilli_ground.errors import FusilliError
 from fusilli_plugin.engine.engine import FusilliEngine
 from hipdnn_backend.errors import EngineError
-from hipdnn_backend.offload import Model, compile_model, load
+from hipdnn_backend.offload import Model, compile_model, compile_shapes, load, load_shapes
 from hipdnn_backend.offload.errors import ModelError, OffloadError
 from hipdnn_backend.offload.program.package import Package, PackageError, save_package
 from hipdnn_backend.offload.program.runner import InputError
@@ -246,3 +247,47 @@ def test_one_file_for_several_targets(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, reference(FEEDS)[0], rtol=1e-5, atol=1e-5)
     with pytest.raises(PackageError, match="not compiled for gfx90a, .* it has code for gfx942, cpu"):
         load(tmp_path / "m.fusilli", device="cpu", engines=[engine.for_target("gfx90a")])
+
+
+# ---- anything at all
+
+ODD: list[Any] = [
+    None, "x", b"x", 1, -1, 1.5, 2**70, True, [], ["x"], [None], (1, 2, 3), {}, {"x": 1}, {1: 2}, {"x": None}, object(),
+    np.zeros(3), "\ud800", "a\0b",
+]  # fmt: skip
+SMALL = onnx.helper.make_model(
+    helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "small", [helper.make_tensor_value_info("x", 1, ["n", 4])],
+        [helper.make_tensor_value_info("y", 1, ["n", 4])],
+    ),
+    opset_imports=[helper.make_opsetid("", 17)],
+    ir_version=8,
+)  # fmt: skip
+ARGUMENTS = ("device", "dims", "inputs", "engines", "options")
+ASKED: dict[str, Any] = {
+    "load": lambda odd: load(odd, device="cpu"),
+    "load_shapes": lambda odd: load_shapes(odd, "n=1", device="cpu"),
+    "compile_model": lambda odd: compile_model(odd, {"cpu": ()}),
+    "compile_model, targets": lambda odd: compile_model(SMALL, odd, dims={"m": 1}),
+    "compile_shapes, shapes": lambda odd: compile_shapes(SMALL, {"cpu": ()}, odd),
+    "load_shapes, sizes": lambda odd: load_shapes(SMALL, {"m": odd}),
+    # Each is refused before anything is compiled: "m" is no dim of the model.
+    **{f"load, {name}": lambda odd, name=name: load(SMALL, **{"dims": {"m": 2}, name: odd}) for name in ARGUMENTS},
+    **{f"load_shapes, {name}": lambda odd, name=name: load_shapes(SMALL, "m=2", **{name: odd}) for name in ARGUMENTS},
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_whatever_is_given_is_refused_with_an_error_of_ours(asked: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for odd in ODD:
+        with pytest.raises((FusilliError, FileNotFoundError)):
+            ASKED[asked](odd)
+
+
+@pytest.mark.parametrize("odd", [1, 1.5, None, [], "a\0b", "\ud800"])
+def test_a_model_is_saved_to_a_path(model: Model, odd: Any) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FusilliError, match="path of a file"):
+        model.save(odd)
+    assert os.listdir("/proc/self/fd") == before  # 1 would be the file that is open there

@@ -17,6 +17,20 @@ operator("Gelu", "ThresholdedRelu", keeps_dims=True)
 operator("PRelu", weights=(1,), broadcasts=True, trailing=(1,))
 
 
+@rewrites("PRelu")
+def _prelu(b: Builder, node: onnx.NodeProto) -> None:
+    """Nothing, but a slope has x's dims or is repeated along them; ONNX Runtime repeats x as well, which is no PRelu.
+
+    Raises:
+        ModelError: the slope has a dim that x lacks.
+    """
+    x, slope = b.dims(node.input[0]), b.dims(node.input[1])
+    if x is None or slope is None:
+        return
+    if len(slope) > len(x) or any(ours not in (1, its) for ours, its in zip(slope[::-1], x[::-1], strict=False)):
+        raise b.fail("broadcast", f"the slope has dims {list(slope)}, which do not broadcast to {list(x)} of x")
+
+
 @rewrites("Swish")
 def _swish(b: Builder, node: onnx.NodeProto) -> Sequence[str] | None:
     """``x * sigmoid(alpha * x)``; alpha 1 is ``aten.silu``."""

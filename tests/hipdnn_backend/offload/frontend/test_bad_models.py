@@ -55,6 +55,14 @@ _CASES: dict[str, tuple[onnx.ModelProto, str, str, str]] = {
         _model(_node("Relu", "x", "y", "odd", domain="acme")), "odd", "static-dims", r"acme\.Relu is not known here",
     ),
     "unknown attribute": (_model(_node("Relu", "x", "y", "odd", slope=1.0)), "odd", "checker", "slope"),
+    "a slope of more dims": (
+        _model(_node("PRelu", "x slope", "y", "odd"), constants={"slope": np.ones((2, 1, 3), np.float32)}),
+        "odd", "broadcast", r"the slope has dims \[2, 1, 3\], which do not broadcast to \[2, 3\]",
+    ),
+    "a slope of a larger dim": (
+        _model(_node("PRelu", "x slope", "y", "odd"), x=(1, 3), constants={"slope": np.ones((2, 1), np.float32)}),
+        "odd", "broadcast", r"the slope has dims \[2, 1\], which do not broadcast to \[1, 3\]",
+    ),
     "wrong shapes": (
         _model(_node("MatMul", "x w", "y", "product"), constants={"w": np.ones((4, 5), np.float32)}),
         "product", "shapes", r"MatMul of x \[2, 3\], w \[4, 5\]",

@@ -82,7 +82,7 @@ def test_modules_that_cannot_be_loaded() -> None:
     with pytest.raises(ModelError, match=r"torch\.export failed") as caught:
         load(Branches(), example=(torch.randn(3),))
     assert caught.value.rule == "torch-export"
-    with pytest.raises(TypeError, match="from list"):
+    with pytest.raises(ModelError, match="from list"):
         load([1, 2])
 
 
