@@ -51,7 +51,7 @@ __all__ = ["conformance"]
     help="Only checks whose names begin like this.",
 )
 @click.option(
-    "--graphs", type=click.IntRange(min=1), default=8, show_default=True, help="Random graphs of each of 22 families."
+    "--graphs", type=click.IntRange(min=1), default=8, show_default=True, help="Random graphs of each of 23 families."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which graphs, which damage.")
 @click.option(
