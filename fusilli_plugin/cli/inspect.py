@@ -23,7 +23,7 @@ from fusilli_plugin.formats.graphs import load_graph
 from iree_bridge import Options, Target, support
 from iree_bridge.compile import reproducer
 from iree_bridge.compile.assembly import Dispatch
-from iree_bridge.compile.compiler import compile_assembly, compile_code, given
+from iree_bridge.compile.compiler import compile_assembly, given
 from iree_bridge.compile.inspect import Inspection, inspect_graph
 from iree_bridge.compile.reproducer import Reproducer
 from iree_bridge.static.figures import Figures
@@ -67,18 +67,16 @@ def inspect(graph_file: Path, targets: tuple[str, ...], kernels: bool, folder: P
         for number, target in enumerate(chosen, start=1):
             step.say(f"[{number}/{len(chosen)}] compiling '{graph.name}' for {target}")
             support(graph, target).require()
-            assembly, form = "", None
+            assembly = ""
             if target.backend == "rocm":
                 code, assembly = compile_assembly(graph, target, options)
-                form = code.form
                 read[len(found)] = read_figures(graph, code, assembly)
                 found.append(read[len(found)].inspection)
             else:
                 found.append(inspect_graph(graph, target, options))
             if folders:
                 step.say(f"[{number}/{len(chosen)}] writing {folders[target]}")
-                form = form or compile_code(graph, target, options).form
-                _write_files(folders[target], given(graph, target, options, form=form or None), assembly)
+                _write_files(folders[target], given(graph, target, options, form=found[-1].form), assembly)
     if as_json:
         print_json([document(each) | _costs(read.get(number)) for number, each in enumerate(found)])
         return

@@ -23,7 +23,7 @@ from iree_bridge.compile.once import Flights
 from iree_bridge.compile.options import CompileMode, Options, TuneMode
 from iree_bridge.targets.cpu import missing_features
 from iree_bridge.targets.target import Target, buffer_alignment
-from iree_bridge.targets.variants import FUSED_PADDING, Variant, candidates, named, variants
+from iree_bridge.targets.variants import FUSED_PADDING, PROCESS_FLAGS, Variant, candidates, named, variants
 
 if TYPE_CHECKING:
     from iree_bridge.compile.pool import Reply
@@ -281,7 +281,7 @@ def emit(graph: Graph, target: Target, options: Options | None = None, *, form: 
 
 
 def inspect(graph: Graph, target: Target, options: Options) -> Mapping[str, Any]:
-    """As ``inspect_ir`` of the graph's IR, in the first variant that the compiler can do.
+    """As ``inspect_ir`` of the graph's IR, in the first variant that the compiler can do, with its name as ``form``.
 
     Raises:
         GraphError, NotSupportedError, CompileError: as ``compile_code``.
@@ -289,7 +289,11 @@ def inspect(graph: Graph, target: Target, options: Options) -> Mapping[str, Any]
     graph.validate()
     recipes = recipes_for(graph, target, options)
     job = _Job(graph.name, recipes[0], options, graph.to_json())
-    return _first_of(recipes, job, lambda each: _request_compile(_emit(each), each, inspect=True).header)
+
+    def make(job: _Job) -> Mapping[str, Any]:
+        return _request_compile(_emit(job), job, inspect=True).header | {"form": job.recipe.form}
+
+    return _first_of(recipes, job, make)
 
 
 def inspect_ir(ir: EmittedIr, recipe: Recipe, options: Options, *, name: str = "module") -> Mapping[str, Any]:
@@ -661,7 +665,7 @@ def _ask_compile(job: _Job, header: dict[str, Any], text: str, ir: EmittedIr) ->
         _global_names.add(str(reply.header["flag"]).partition("=")[0])
 
 
-_global_names: set[str] = set()
+_global_names = set(PROCESS_FLAGS)
 
 
 def _split(recipe: Recipe) -> tuple[list[str], list[str]]:

@@ -27,11 +27,13 @@ class Inspection:
         target: what it was compiled for.
         dispatches: kernel launches per run, None if the compiler did not say.
         kernels: one entry per kernel; empty for targets other than AMD's.
+        form: name of the graph's variant; empty for MLIR text.
     """
 
     target: Target
     dispatches: int | None
     kernels: tuple[Dispatch, ...]
+    form: str = ""
 
     @property
     def matrix(self) -> dict[str, int]:
@@ -70,4 +72,5 @@ def inspect_mlir(text: str, target: Target, options: Options | None = None) -> I
 
 
 def _inspection(target: Target, header: Mapping[str, Any]) -> Inspection:
-    return Inspection(target, header["dispatches"], tuple(Dispatch(**fact) for fact in header["facts"]))
+    kernels = tuple(Dispatch(**fact) for fact in header["facts"])
+    return Inspection(target, header["dispatches"], kernels, header.get("form", ""))

@@ -12,7 +12,7 @@ from iree_bridge.emit import ordered
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.exponentials import exponentials_and_sums, exponents
 from iree_bridge.emit.pointwise import Elementwise
-from iree_bridge.emit.softmax import of_sum
+from iree_bridge.emit.softmax import LONG_ROW, of_sum
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import TORCH_CODE
 
@@ -158,13 +158,13 @@ def accumulator(target: Target, dims: Sequence[int], axes: Sequence[int], dtype:
     if terms == math.prod(dims):
         least = _LONG_ALL
     elif len(dims) - 1 in axes and dims[-1] > 1:
-        least = _LONG_SCALAR_ROW if dims[-1] * dtype.bits // 8 % target.vector_bytes else _LONG_ROW
+        least = _LONG_SCALAR_ROW if dims[-1] * dtype.bits // 8 % target.vector_bytes else LONG_ROW
     else:
         least = _LONG_COLUMN
     return DataType.DOUBLE if terms >= least else dtype
 
 
-_LONG_SCALAR_ROW, _LONG_COLUMN, _LONG_ROW, _LONG_ALL = 256, 1024, 8192, 32768
+_LONG_SCALAR_ROW, _LONG_COLUMN, _LONG_ALL = 256, 1024, 32768
 
 
 def mean(e: Emitter, x: Value, axes: Sequence[int]) -> Value:

@@ -13,14 +13,14 @@ from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.vectors import Vectors, rows_kernel
 from iree_bridge.targets.target import Target
 
-__all__ = ["is_served", "of_quotient", "of_sum", "softmax"]
+__all__ = ["LONG_ROW", "is_served", "of_quotient", "of_sum", "softmax"]
 
 _LEAST_ROW: Final = 16
 """Of shorter rows the loops of the compiler are as fast, which take several rows at a time."""
 _AT_ONCE: Final = 4
 """Vectors of a round of a loop: as many sums that do not wait for each other."""
-_LONG: Final = 8192
-"""Rows from here on are summed in 64 bits, as in ``reduction.accumulator``."""
+LONG_ROW: Final = 8192
+"""Rows of whole vectors are summed in 64 bits from this length on, also by ``reduction.accumulator``."""
 
 
 def of_sum(graph: Graph, node: ReductionNode, target: Target) -> TensorAttr | None:
@@ -126,7 +126,7 @@ class _Row:
         self.overlap = -width % lanes
         if self.overlap:
             self.tail.append(width - lanes)
-        self.wide = f"vector<{lanes}xf64>" if width >= _LONG else code.kind
+        self.wide = f"vector<{lanes}xf64>" if width >= LONG_ROW else code.kind
 
     def made(self, x: str, y: str, kind: str) -> str:
         """The lines of the row's result."""

@@ -154,9 +154,7 @@ class Vectors(Code):
         return [f"%end{number}#{i}" for i in range(len(begin))]
 
 
-def rows_kernel(
-    name: str, rows: int, width: int, code: Vectors, made: Callable[[str, str, str], str], *, work: int = _WORK
-) -> str:
+def rows_kernel(name: str, rows: int, width: int, code: Vectors, made: Callable[[str, str, str], str]) -> str:
     """A function from f32 [rows, width] to the same dims, a row at a time.
 
     Args:
@@ -164,11 +162,10 @@ def rows_kernel(
         rows, width: dims.
         code: what the body is added to.
         made: from a row of x, an empty row and the type of both to the row of the result.
-        work: elements of a workgroup, about.
     """
     whole, row = (builtin_tensor(dims, DataType.FLOAT) for dims in ((rows, width), (1, width)))
     shown = "!iree_tensor_ext.dispatch.tensor"
-    each = max(1, work // width)
+    each = max(1, _WORK // width)
     part = f"sizes = [1, {width}], strides = [1, 1]"
     group = code.line("flow.dispatch.workgroup.id[0] : index")
     first = code.op("muli", group, code.at(each))

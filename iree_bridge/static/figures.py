@@ -181,7 +181,7 @@ def read(graph: Graph, code: CompiledCode, assembly: str) -> Figures:
         target=code.target,
         form=code.form,
         chip=chip,
-        inspection=Inspection(code.target, code.dispatches, tuple(kernels)),
+        inspection=Inspection(code.target, code.dispatches, tuple(kernels), code.form),
         launches=_launches(code.vmfb, sizes, workspace, kernels, chip),
         flops=graph.flops(),
         bytes_least=sum(sizes),

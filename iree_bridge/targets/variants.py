@@ -13,16 +13,18 @@ from typing import Final, NamedTuple
 
 from graph_api import AttentionImplementation, DataType, Graph, Node, TensorAttr
 from graph_api.layout import stride_order
-from graph_api.ops.conv import ConvNode
+from graph_api.ops.conv import ConvFpropNode, ConvNode
 from graph_api.ops.custom_op import CustomOpNode
 from graph_api.ops.matmul import batch_factors
 from graph_api.ops.norm import BatchnormNode
+from graph_api.ops.resample import ResampleFwdNode
 from graph_api.ops.sdpa import SdpaNode
 from iree_bridge.targets.target import Target
 
 __all__ = [
     "FUSED_PADDING",
     "MASKED_TILES",
+    "PROCESS_FLAGS",
     "Kernels",
     "Variant",
     "candidates",
@@ -84,6 +86,8 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     (of negated numbers), which the compiler cannot split, is left whole. Ragged attention has tiles of ours, whose ends
     the compiler masks; where it does not distribute these, operands are filled up in the next form.
 
+    Everywhere: what has several readers joins none of them where one reads it in strides, element by element.
+
     CUDA: the pipelines that use tensor cores made some float16 products and convolutions wrong on a real GPU
     (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
     compiles with one of them only.
@@ -108,10 +112,24 @@ def named(graph: Graph, target: Target, name: str) -> Variant | None:
 
 
 def _those(forms: tuple[_Form, ...], graph: Graph, target: Target) -> tuple[Variant, ...]:
-    found = tuple(form.variant for form in forms if form.applies(graph, target))
-    if target.backend != "rocm" or not (any(isinstance(n, ConvNode) for n in graph.nodes) or _has_channel_sums(graph)):
-        return found
-    return tuple(it._replace(flags=(*it.flags, *_NO_SPLIT_SUMS)) for it in found)
+    sums = any(isinstance(node, ConvNode) for node in graph.nodes) or _has_channel_sums(graph)
+    more = _NO_SPLIT_SUMS if target.backend == "rocm" and sums else ()
+    if any(_reads_parts(node) for node in graph.nodes):
+        more += _ONE_READER
+    return tuple(
+        form.variant._replace(flags=(*form.variant.flags, *more)) for form in forms if form.applies(graph, target)
+    )
+
+
+def _reads_parts(node: Node) -> bool:
+    """Whether windows of one element in strides read an image."""
+    if isinstance(node, ResampleFwdNode):
+        window = node.attributes.window
+    elif isinstance(node, ConvFpropNode):
+        window = node.inputs["w"].dims[2:]
+    else:
+        return False
+    return math.prod(window) == 1 and max(node.attributes.stride) > 1
 
 
 def choose(graph: Graph, target: Target) -> Variant:
@@ -384,6 +402,9 @@ _JOINED: Final = ("--iree-dispatch-creation-propagate-collapse-across-expands",)
 _NO_PRODUCT_TILES: Final = ("--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=false",)
 _NO_CONVOLUTION_TILES: Final = ("--iree-codegen-llvmgpu-use-igemm=false",)
 _NO_SPLIT_SUMS: Final = ("--iree-dispatch-creation-enable-split-reduction=false",)
+# Such a reader may become one kernel with what makes the image, which runs over the reader's result: of an image that
+# is stored, or read by others too, only what that reader meets was written.
+_ONE_READER: Final = ("--iree-dispatch-creation-fuse-multi-use=false",)
 _NO_PARTIAL_SUMS: Final = ("--iree-codegen-llvmgpu-use-reduction-vector-distribution=false",)
 _NO_TENSOR_CORES: Final = _NO_PRODUCT_TILES + _NO_CONVOLUTION_TILES
 _LITTLE_FUSION: Final = ("--iree-dispatch-creation-enable-aggressive-fusion=false",)
@@ -429,6 +450,11 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
         _Form(Variant("loops", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION), _any),
     ),
 }
+PROCESS_FLAGS: Final = frozenset(
+    flag.partition("=")[0]
+    for flag in (*_JOINED, *_NO_TENSOR_CORES, *_NO_PARTIAL_SUMS, *_NO_VECTOR_DISTRIBUTION)
+)  # fmt: skip
+"""Names of the flags of forms that no session of the compiler knows: they are a process's."""
 _DATA_TILING: Final = ("--iree-opt-data-tiling",)
 _TRIALS: Final[dict[str, tuple[_Form, ...]]] = {
     "llvm-cpu": tuple(

@@ -23,7 +23,7 @@ from iree_bridge.compile.options import CompileMode, Options
 from iree_bridge.compile.pool import Reply, WorkerError, WorkerPool, pool
 from iree_bridge.compile.reproducer import Reproducer
 from iree_bridge.targets.target import Target
-from iree_bridge.targets.variants import FUSED_PADDING, Variant, choose
+from iree_bridge.targets.variants import FUSED_PADDING, PROCESS_FLAGS, Variant, candidates, choose
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = Target.parse("cpu")
@@ -77,6 +77,14 @@ def relu(name: str = "relu", size: int = 16, mode: PointwiseMode = PointwiseMode
     graph = Graph(name, io_data_type=DataType.FLOAT, compute_data_type=DataType.FLOAT)
     x = graph.tensor(f"{name}_x", dim=(size,))
     graph.pointwise(mode, x, name=f"{name}_node").set_output(True)
+    return graph.validate()
+
+
+def halves(window: int = 3, stride: int = 1) -> Graph:
+    """A convolution of 16-bit floats: of all graphs it has the most forms."""
+    graph = Graph("halves", io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
+    x, w = graph.tensor("x", dim=(1, 16, 9, 9)), graph.tensor("w", dim=(16, 16, window, window))
+    graph.conv_fprop(x, w, padding=(window // 2,) * 2, stride=(stride,) * 2).set_output(True)
     return graph.validate()
 
 
@@ -755,10 +763,14 @@ def test_a_compile_asks_one_worker_once(name: str, options: Options, monkeypatch
         return request(self, header, *args, **named)
 
     monkeypatch.setattr(WorkerPool, "request", count)
+    monkeypatch.setattr(compiler, "_global_names", set(PROCESS_FLAGS))  # not what earlier tests found out
     target = Target.parse(name)
-    compiler.compile_mlir(EMPTY, target, options)
-    (flags,) = asked
-    assert flags[: len(target.global_flags())] == target.global_flags()
+    forms = {form.flags for graph in (relu(), halves()) for form in candidates(graph, target)}
+    for number, more in enumerate(sorted(forms), start=1):
+        compiler.compile_mlir(EMPTY, target, options, flags=more)
+        assert len(asked) == number, more
+        assert asked[-1][: len(target.global_flags())] == target.global_flags()
+    assert not target.is_gpu or number > 3
 
 
 def test_the_last_of_two_equal_flags_of_the_process_counts(options: Options) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fusilli_plugin.emulator import Emulator, assemble, emulate
-from graph_api import CompileError, DataType, Graph, PointwiseMode, ReductionMode, ResampleMode
+from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMode
 from iree_bridge import Target, build
 
 _NUMBERS = (-1e-300, -3e-20, -(2.0**-30), -2.17e-4, -1e-3, -(2.0**-9))
@@ -60,11 +60,8 @@ def test_functions_of_numbers_in_double(number: float, data_type: DataType) -> N
 
 
 @pytest.mark.iree_cpu
-@pytest.mark.xfail(
-    strict=True, raises=CompileError, reason="'vector.store' restricted to workgroup distributed contexts"
-)
 def test_integer_images_in_an_odd_order_that_are_read_twice() -> None:
-    """seed 1006050, open: support serves it, and the compiler refuses it."""
+    """Seed 1006050: "restricted to workgroup distributed contexts" where one kernel made both results."""
     g = Graph("twice", io_data_type=DataType.INT32, compute_data_type=DataType.INT32)
     x = g.tensor("x", dim=(5, 3, 2, 8), stride=(2, 360, 12, 36))
     w = g.tensor("w", dim=(3, 1, 1, 1))
@@ -117,3 +114,23 @@ def test_an_image_is_whole_beside_a_pool_that_reads_a_part_of_it(place: str, lay
         pack |= emulate(g, pack, assemble(g, Target.parse(place)))
     np.testing.assert_array_equal(pack[image], -pack[x])
     np.testing.assert_array_equal(pack[pooled], -pack[x][:, :, ::2, ::2])
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("place", ["cpu", "gfx942"])
+def test_an_image_is_whole_beside_a_convolution_that_reads_a_part_of_it(place: str) -> None:
+    """The same of a convolution of points with one filter."""
+    g = Graph("projection", io_data_type=DataType.FLOAT)
+    x, w = g.tensor("x", dim=(1, 6, 8, 4), layout="NHWC"), g.tensor("w", dim=(1, 6, 1, 1))
+    image = g.pointwise(PointwiseMode.NEG, x).set_output(True)
+    y = g.conv_fprop(image, w, pre_padding=(0, 0), post_padding=(0, 0), stride=(1, 2), dilation=(1, 1)).set_output(True)
+    g.validate()
+    pack = {x: x.empty(), w: w.empty(), image: image.empty(), y: y.empty()}
+    pack[x][...] = np.arange(6 * 8 * 4).reshape(1, 6, 8, 4)
+    pack[w][...] = np.arange(1, 7).reshape(1, 6, 1, 1)
+    if place == "cpu":
+        build(g, "cpu").run(pack)
+    else:
+        pack |= emulate(g, pack, assemble(g, Target.parse(place)))
+    np.testing.assert_array_equal(pack[image], -pack[x])
+    np.testing.assert_array_equal(pack[y], -(pack[x] * pack[w]).sum(axis=1, keepdims=True)[..., ::2])

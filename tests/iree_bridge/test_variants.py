@@ -9,7 +9,7 @@ from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMod
 from iree_bridge import Target
 from iree_bridge.compile.compiler import compile_code
 from iree_bridge.targets.target import known_targets
-from iree_bridge.targets.variants import FUSED_PADDING, choose, variants
+from iree_bridge.targets.variants import FUSED_PADDING, candidates, choose, variants
 from tests.cases import all_cases
 
 CUDA = Target.parse("sm_80")
@@ -58,6 +58,24 @@ def test_a_pool_of_a_maximum_compiles_for_cuda() -> None:
     most = graph.reduction(graph.tensor("x", dim=(2, 2, 2, 1)), mode=ReductionMode.MAX).set_dim((1, 1, 2, 1))
     graph.resample_fwd(most, mode=ResampleMode.MAXPOOL, window=(1, 1), stride=(2, 2))[0].set_output(True)
     assert b".target sm_80" in compile_code(graph, CUDA).vmfb
+
+
+@pytest.mark.parametrize("name", ["cpu", "gfx942", "sm_80"])
+@pytest.mark.parametrize(("window", "stride", "kept"), [(1, 2, True), (1, 1, False), (2, 2, False)])
+def test_what_is_read_in_strides_joins_no_reader(window: int, stride: int, kept: bool, name: str) -> None:
+    none, steps = (0, 0), (1, stride)
+    pool = Graph("pool", io_data_type=DataType.FLOAT)
+    x = pool.tensor("x", dim=(1, 2, 6, 6))
+    over = pool.resample_fwd(
+        x, mode=ResampleMode.MAXPOOL, window=(1, window), stride=steps, pre_padding=none, post_padding=none
+    )
+    over[0].set_output(True)
+    points = Graph("points", io_data_type=DataType.FLOAT)
+    x, w = points.tensor("x", dim=(1, 2, 6, 6)), points.tensor("w", dim=(2, 2, 1, window))
+    points.conv_fprop(x, w, stride=steps, pre_padding=none, post_padding=none).set_output(True)
+    for graph in (pool, points):
+        for form in candidates(graph.validate(), Target.parse(name)):
+            assert ("--iree-dispatch-creation-fuse-multi-use=false" in form.flags) is kept
 
 
 def test_loads_always_go_through_buffer_instructions() -> None:
