@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from fusilli_ground.late_numpy import np
 from graph_api import DataType
-from iree_bridge.emit import small_floats
+from iree_bridge.emit import linalg, small_floats
 from iree_bridge.emit.corrections import correct, make_halves, reduce_angles
 from iree_bridge.emit.index_bounds import keep_inside
 from iree_bridge.emit.mlir import ir
@@ -217,6 +217,12 @@ class Builder:
         lead = len(value.dims) - len(amounts)
         dims = [*value.dims[:lead], *(d + b + a for d, (b, a) in zip(value.dims[lead:], amounts, strict=True))]
         value = self.padded_once(value, amounts, fill)
+        if fill and value.dtype.bits == 64:
+            around = [(0, 0)] * lead + list(amounts)
+            text = linalg.padded(
+                value.dims, value.dtype, around, _literal(np.asarray(fill, value.dtype.numpy), value.dtype)
+            )
+            return self.call(text, [value], dims, value.dtype)
         flat = [amount for pair in reversed(amounts) for amount in pair]
         number = fill if value.dtype.is_float else int(fill)
         return self.op("aten.constant_pad_nd", dims, value.dtype, value, flat, number)

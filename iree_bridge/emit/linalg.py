@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graph_api import DataType
 from iree_bridge.targets.types import builtin_tensor
 
-__all__ = ["Code", "Operand", "element_type", "generic", "made_by_elements", "mirrored"]
+__all__ = ["Code", "Operand", "element_type", "generic", "made_by_elements", "mirrored", "padded"]
 
 
 def element_type(dtype: DataType) -> str:
@@ -139,6 +139,29 @@ def mirrored(dims: Sequence[int], dtype: DataType, axes: Sequence[int]) -> str:
         where[axis] = code.lowered(code.constant(most), where[axis], 1, most)
     value = code.line(f"tensor.extract %x[{', '.join(where)}] : {kind}")
     return made_by_elements("mirrored", kind, (dims, dtype), code, value)
+
+
+def padded(dims: Sequence[int], dtype: DataType, amounts: Sequence[tuple[int, int]], fill: str) -> str:
+    """A function that puts ``(before, after)`` times the literal ``fill`` around each dim, in one kernel.
+
+    The compiler's padding fills a tensor first. Such that are filled with equal numbers of 8 bytes become one, which it
+    does not pad twice ("'stream.yield' op used resource not listed").
+    """
+    made = tuple(size + sum(both) for size, both in zip(dims, amounts, strict=True))
+    code, inside = Code(), ""
+    where: list[str] = []
+    for axis, (size, (before, after)) in enumerate(zip(dims, amounts, strict=True)):
+        place = code.loop(axis)
+        bounds = [(before, f"sge, {place}")] * bool(before) + [(before + size, f"slt, {place}")] * bool(after)
+        for bound, compared in bounds:
+            one = code.line(f"arith.cmpi {compared}, {code.constant(bound)} : index")
+            inside = code.line(f"arith.andi {inside}, {one} : i1") if inside else one
+        where.append(code.lowered(place, code.constant(before), 1, size - 1) if before or after else place)
+    kind, element = builtin_tensor(dims, dtype), element_type(dtype)
+    found = code.line(f"tensor.extract %x[{', '.join(where)}] : {kind}")
+    number = code.line(f"arith.constant {fill} : {element}")
+    value = code.line(f"arith.select {inside}, {found}, {number} : {element}")
+    return made_by_elements("padded", kind, (made, dtype), code, value)
 
 
 def _element(tensor: str) -> str:

@@ -165,7 +165,10 @@ def _padded(
         around[-1] = before, after + -(x.dims[-1] + before + after) % a.stride[-1]
     value = e.permute(x, order)
     value, left = cropped(e, value, [around[axis] for axis in order], _outside(a, x.dtype))
-    return e.pad(value, left, _outside(a, x.dtype))
+    value = e.pad(value, left, _outside(a, x.dtype))
+    # Windows of one element in strides are no reduction, and the compiler joins such a kernel with the one that makes
+    # x, also where x has other readers: they found what lies between the windows unwritten.
+    return e.barrier(value) if math.prod(a.window) == 1 and max(a.stride) > 1 else value
 
 
 def _outside(a: ResampleAttributes, dtype: DataType) -> float:

@@ -86,7 +86,8 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     (of negated numbers), which the compiler cannot split, is left whole. Ragged attention has tiles of ours, whose ends
     the compiler masks; where it does not distribute these, operands are filled up in the next form.
 
-    Everywhere: what has several readers joins none of them where one reads it in strides, element by element.
+    Everywhere: the compiler refuses some images that have several readers, one of which reads single elements in
+    strides, but where what has several readers joins none of them.
 
     CUDA: the pipelines that use tensor cores made some float16 products and convolutions wrong on a real GPU
     (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
@@ -112,24 +113,10 @@ def named(graph: Graph, target: Target, name: str) -> Variant | None:
 
 
 def _those(forms: tuple[_Form, ...], graph: Graph, target: Target) -> tuple[Variant, ...]:
-    sums = any(isinstance(node, ConvNode) for node in graph.nodes) or _has_channel_sums(graph)
-    more = _NO_SPLIT_SUMS if target.backend == "rocm" and sums else ()
-    if any(_reads_parts(node) for node in graph.nodes):
-        more += _ONE_READER
-    return tuple(
-        form.variant._replace(flags=(*form.variant.flags, *more)) for form in forms if form.applies(graph, target)
-    )
-
-
-def _reads_parts(node: Node) -> bool:
-    """Whether windows of one element in strides read an image."""
-    if isinstance(node, ResampleFwdNode):
-        window = node.attributes.window
-    elif isinstance(node, ConvFpropNode):
-        window = node.inputs["w"].dims[2:]
-    else:
-        return False
-    return math.prod(window) == 1 and max(node.attributes.stride) > 1
+    found = tuple(form.variant for form in forms if form.applies(graph, target))
+    if target.backend != "rocm" or not (any(isinstance(n, ConvNode) for n in graph.nodes) or _has_channel_sums(graph)):
+        return found
+    return tuple(it._replace(flags=(*it.flags, *_NO_SPLIT_SUMS)) for it in found)
 
 
 def choose(graph: Graph, target: Target) -> Variant:
@@ -187,6 +174,25 @@ _SMALL_ATTENTION: Final = 1 << 24
 
 def _is_plain(graph: Graph, target: Target) -> bool:
     return not _is_skinny(graph, target) and not _has_ragged_groups(graph) and _gathers(graph)
+
+
+def _reduces(graph: Graph) -> bool:
+    return any(node.op == "reduction" for node in graph.nodes)
+
+
+def _reads_parts(graph: Graph, target: Target) -> bool:
+    """Whether windows of one element in strides read an image."""
+    return any(_has_strided_points(node) for node in graph.nodes)
+
+
+def _has_strided_points(node: Node) -> bool:
+    if isinstance(node, ResampleFwdNode):
+        window = node.attributes.window
+    elif isinstance(node, ConvFpropNode):
+        window = node.inputs["w"].dims[2:]
+    else:
+        return False
+    return math.prod(window) == 1 and max(node.attributes.stride) > 1
 
 
 def _has_ragged_attention(graph: Graph, target: Target) -> bool:
@@ -402,8 +408,6 @@ _JOINED: Final = ("--iree-dispatch-creation-propagate-collapse-across-expands",)
 _NO_PRODUCT_TILES: Final = ("--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=false",)
 _NO_CONVOLUTION_TILES: Final = ("--iree-codegen-llvmgpu-use-igemm=false",)
 _NO_SPLIT_SUMS: Final = ("--iree-dispatch-creation-enable-split-reduction=false",)
-# Such a reader may become one kernel with what makes the image, which runs over the reader's result: of an image that
-# is stored, or read by others too, only what that reader meets was written.
 _ONE_READER: Final = ("--iree-dispatch-creation-fuse-multi-use=false",)
 _NO_PARTIAL_SUMS: Final = ("--iree-codegen-llvmgpu-use-reduction-vector-distribution=false",)
 _NO_TENSOR_CORES: Final = _NO_PRODUCT_TILES + _NO_CONVOLUTION_TILES
@@ -414,6 +418,8 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
     "llvm-cpu": (
         _Form(Variant("joined", _JOINED), _convolves),
         _Form(Variant("plain"), lambda graph, target: not _convolves(graph, target)),
+        _Form(Variant("fused less", _LITTLE_FUSION), _any),
+        _Form(Variant("one reader", _ONE_READER), _reads_parts),
     ),
     "cuda": (
         _Form(Variant("attention", _NO_TENSOR_CORES), _attends),
@@ -438,16 +444,25 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
             Variant("reshaped less", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION + _LITTLE_RESHAPING),
             lambda graph, target: not _attends(graph, target),
         ),
+        _Form(
+            Variant("one reader", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION + _NO_SPLIT_SUMS + _ONE_READER),
+            _reads_parts,
+        ),
     ),
     "rocm": (
         _Form(Variant(MASKED_TILES), lambda g, t: _has_ragged_attention(g, t) and _is_plain(g, t)),
         _Form(Variant("fused padding", (FUSED_PADDING,)), lambda g, t: _pads_convolutions_only(g, t) and _gathers(g)),
         _Form(Variant("plain"), _is_plain),
-        _Form(Variant("whole sums", _NO_SPLIT_SUMS), lambda g, t: any(node.op == "reduction" for node in g.nodes)),
+        _Form(Variant("whole sums", _NO_SPLIT_SUMS), lambda g, t: _reduces(g) and _is_plain(g, t)),
         _Form(Variant("no product tiles", _NO_PRODUCT_TILES), lambda g, t: _gathers(g)),
+        _Form(
+            Variant("no product tiles, whole sums", _NO_PRODUCT_TILES + _NO_SPLIT_SUMS),
+            lambda g, t: _reduces(g) and _is_skinny(g, t),
+        ),
         _Form(Variant("no convolution tiles", _NO_CONVOLUTION_TILES), lambda g, t: not _gathers(g) and not _spreads(g)),
         _Form(Variant("no tiles", _NO_TENSOR_CORES), _any),
         _Form(Variant("loops", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION), _any),
+        _Form(Variant("one reader", _NO_TENSOR_CORES + _ONE_READER), _reads_parts),
     ),
 }
 PROCESS_FLAGS: Final = frozenset(

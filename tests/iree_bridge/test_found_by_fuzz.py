@@ -78,6 +78,43 @@ def test_integer_images_in_an_odd_order_that_are_read_twice() -> None:
     np.testing.assert_array_equal(pack[z], np.minimum(pack[most], np.maximum(pack[x], np.int32(pack[least]))))
 
 
+@pytest.mark.iree_cpu
+def test_filter_gradients_of_integers_in_groups() -> None:
+    """Seed 912600001770: "'vector.contract' op invalid accumulator" in all forms but that of little fusion."""
+    g = Graph("groups", io_data_type=DataType.INT32, compute_data_type=DataType.INT64)
+    x = g.tensor("x", dim=(2, 2, 4), data_type=DataType.INT64)
+    dy = g.tensor("dy", dim=(2, 2, 2), stride=(0, 2, 1), data_type=DataType.UINT8)
+    dw = g.conv_wgrad(dy, x, stride=(3,)).set_dim((2, 1, 1)).set_output(True)
+    pack = g.validate().random_inputs(seed=1) | {dw: dw.empty()}
+    build(g, "cpu").run(pack)
+    met = np.asarray(pack[x])[:, :, ::3]
+    np.testing.assert_array_equal(pack[dw][:, 0, 0], (met * np.asarray(pack[dy]).astype(np.int64)).sum(axis=(0, 2)))
+
+
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("place", ["cpu", "gfx942"])
+@pytest.mark.parametrize("dtype", [DataType.DOUBLE, DataType.INT64, DataType.FLOAT], ids=str)
+@pytest.mark.parametrize(("size", "window"), [(1, 2), (5, 3)])
+def test_pools_that_are_padded_alike(size: int, window: int, dtype: DataType, place: str) -> None:
+    """Seed 912600000542: "'stream.yield' op used resource not listed" of equal fillings of 8 bytes."""
+    g = Graph("pools", io_data_type=dtype, compute_data_type=dtype, intermediate_data_type=dtype)
+    x = y = g.tensor("x", dim=(2, 1, size))
+    for _ in range(3):  # one behind the other, as the end of some detectors is
+        y, _ = g.resample_fwd(
+            y, mode=ResampleMode.MAXPOOL, window=(window,), stride=(1,), pre_padding=(0,), post_padding=(window - 1,)
+        )
+    y.set_output(True)
+    numbers = -1 - np.arange(2 * size).reshape(2, 1, size) % 7
+    pack = {g.validate().find("x"): numbers.astype(dtype.numpy)} | {y: y.empty()}
+    if place == "cpu":
+        build(g, "cpu").run(pack)
+    else:
+        pack |= Emulator(place).run(g, {x: pack[x]})[0]
+    reach = 3 * (window - 1) + 1
+    wanted = [[max(row[0][at : at + reach]) for at in range(size)] for row in numbers]
+    np.testing.assert_array_equal(pack[y][:, 0], wanted)
+
+
 @pytest.mark.mlir
 @pytest.mark.parametrize("sums", [DataType.FLOAT, DataType.INT64])
 def test_a_gradient_that_meets_a_part_of_a_reduction(sums: DataType) -> None:

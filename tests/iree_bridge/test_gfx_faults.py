@@ -5,6 +5,7 @@ Expected values are PyTorch's in float64 for the convolutions, the tables' own o
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -348,6 +349,84 @@ def test_few_rows_times_a_batch_for_gfx950(dtype: DataType) -> None:
     _assert_near(results, {out: np.asarray(pack[a]).astype(np.float64) @ np.asarray(pack[b]).astype(np.float64)})
 
 
+def _made_image(seed: int) -> Graph:
+    """A convolution, forward or a gradient, of an image that is made in the graph of what something else may read too.
+
+    Orders of dims in memory vary: that of what the image is made of, of the image, of the filters, of the other result.
+    """
+    chance = random.Random(seed)
+    spatial = chance.choice([(1, chance.randint(3, 6)), (chance.randint(3, 5), chance.randint(3, 6))])
+    n, c, k = chance.randint(1, 2), chance.choice((2, 3, 5, 8)), chance.choice((1, 2, 4))
+    window = (min(spatial[0], chance.randint(1, 2)), chance.randint(2, 3))
+    io, compute = chance.choice([(F32, F32), (F32, DataType.DOUBLE), (F16, F32), (BF16, F32)])
+    kind = chance.choice(["fprop", "fprop", "dgrad", "wgrad"])
+    positions = tuple(size - met + 1 for size, met in zip(spatial, window, strict=True))
+    image = (n, k, *positions) if kind == "dgrad" else (n, c, *spatial)
+    first, last = (0, 1, 2, 3), (0, 2, 3, 1)
+    main, other = chance.choice([(first, last), (last, first)])
+
+    def lies(dims: Sequence[int], order: Sequence[int] | None = None) -> dict[str, Any]:
+        return {"dim": dims, "stride": strides_in_order(dims, order or chance.choice((first, last)))}
+
+    g = Graph("made", io_data_type=io, compute_data_type=compute, intermediate_data_type=compute)
+    source = g.tensor("source", **lies(image, main))
+    mode = chance.choice([PointwiseMode.NEG, PointwiseMode.RELU_FWD, PointwiseMode.ABS])
+    made = g.pointwise(mode, source)
+    made.set_dim(image).set_stride(strides_in_order(image, main if chance.random() < 0.7 else other))
+    made.set_output(chance.random() < 0.2)
+    if chance.random() < 0.8:
+        more = g.pointwise(PointwiseMode.ADD, source if chance.random() < 0.7 else made, g.tensor("one", dim=(1,) * 4))
+        more.set_dim(image).set_stride(strides_in_order(image, other)).set_output(True)
+    filters = (k, c, *window)
+    if kind == "fprop":
+        out, dims = g.conv_fprop(made, g.tensor("w", **lies(filters))), (n, k, *positions)
+    elif kind == "dgrad":
+        out, dims = g.conv_dgrad(made, g.tensor("w", **lies(filters))), (n, c, *spatial)
+    else:
+        out, dims = g.conv_wgrad(g.tensor("dy", **lies((n, k, *positions))), made), filters
+    out.set_dim(dims).set_stride(lies(dims)["stride"]).set_output(True)
+    return g.validate()
+
+
+@pytest.mark.parametrize("seed", [*(13, 19, 0), *(pytest.param(n, marks=pytest.mark.slow) for n in range(20, 80))])
+def test_images_that_are_made_in_any_order(seed: int) -> None:
+    """Seed 912700001335 of `fusilli fuzz`: an image lay otherwise than its strides said, for something else read it."""
+    g = _made_image(seed)
+    outcome = Emulator("gfx942").examine(g, g.random_inputs(seed=seed))
+    assert outcome.ok, outcome.text
+
+
+def test_an_image_that_something_else_reads_in_another_order() -> None:
+    """The same seed, small: by hand."""
+    g = Graph("shared", io_data_type=F32, compute_data_type=DataType.DOUBLE, intermediate_data_type=DataType.DOUBLE)
+    source = g.tensor("source", dim=(1, 2, 1, 3), stride=(6, 1, 1, 2))
+    made = g.pointwise(PointwiseMode.NEG, source).set_dim((1, 2, 1, 3)).set_stride((6, 1, 1, 2))
+    other = g.pointwise(PointwiseMode.ADD, source, g.tensor("one", dim=(1, 1, 1, 1)))
+    other.set_dim((1, 2, 1, 3)).set_stride((6, 3, 3, 1)).set_output(True)
+    w = g.tensor("w", dim=(2, 2, 1, 2))
+    out = g.conv_fprop(made, w).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    rows, filters = (np.asarray(pack[each], np.float64)[:, :, 0] for each in (source, w))
+    wanted = -np.add(*(np.einsum("nct,kc->nkt", rows[:, :, tap : tap + 2], filters[:, :, tap]) for tap in range(2)))
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    _assert_near({out: results[out]}, {out: wanted[:, :, None]})
+
+
+def test_a_gradient_of_points_in_groups_beside_a_reduction() -> None:
+    """Seed 912700001874: beside a reduction it was compiled in a form that is wrong for it: 16 for 2."""
+    g = Graph("gradient", io_data_type=BF16, compute_data_type=F32)
+    dy, w = g.tensor("dy", dim=(1, 4, 2)), g.tensor("w", dim=(4, 2, 1))
+    out = g.conv_dgrad(dy, w).set_dim((1, 4, 2)).set_output(True)
+    x = g.tensor("x", dim=(1, 3, 2))
+    total = g.reduction(x, mode=ReductionMode.NORM2).set_dim((1, 1, 1)).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    rows = np.asarray(pack[dy]).astype(np.float64).reshape(1, 2, 2, 2)
+    wanted = np.einsum("ngkt,gkc->ngct", rows, np.asarray(pack[w]).astype(np.float64).reshape(2, 2, 2))
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    norm = np.sqrt(np.square(np.asarray(pack[x]).astype(np.float64)).sum())
+    _assert_near(results, {out: wanted.reshape(1, 4, 2), total: norm.reshape(1, 1, 1)})
+
+
 @pytest.mark.parametrize("chip", ["gfx90a", "gfx942", "gfx950"])
 @pytest.mark.parametrize(
     ("n", "groups", "c", "k", "image"),
@@ -419,6 +498,20 @@ def test_a_sum_of_negated_numbers() -> None:
     pack = g.validate().random_inputs(seed=2)
     results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
     _assert_near(results, {out: -np.asarray(pack[x]).astype(np.float64).sum(axis=(0, 1), keepdims=True)})
+
+
+@pytest.mark.parametrize("chip", ["gfx90a", "gfx950"])
+def test_a_sum_of_negated_numbers_beside_a_product_of_few_rows(chip: str) -> None:
+    """Neither is compiled in the other's form."""
+    g = Graph("both", io_data_type=F16, compute_data_type=F32, intermediate_data_type=F32)
+    a, b = g.tensor("a", dim=(4, 128)), g.tensor("b", dim=(128, 24))
+    product = g.matmul(a, b).set_output(True)
+    x = g.tensor("x", dim=(31, 56, 14), data_type=F32)
+    sums = g.reduction(g.pointwise(PointwiseMode.NEG, x), mode=ReductionMode.ADD).set_dim((1, 1, 14)).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    results, _ = Emulator(Target.parse(chip)).run(g, pack)
+    left, right, terms = (np.asarray(pack[each]).astype(np.float64) for each in (a, b, x))
+    _assert_near(results, {product: left @ right, sums: -terms.sum(axis=(0, 1), keepdims=True)})
 
 
 def test_a_broadcast_product_for_gfx950() -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fusilli_plugin.emulator import Emulator
-from graph_api import DataType, Graph, ReductionMode
+from fusilli_plugin.emulator.program import Assembled
+from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMode
 from iree_bridge import Target
-from iree_bridge.compile.compiler import compile_code
+from iree_bridge.compile.compiler import compile_assembly, compile_code
 from tests.support.gfx_sweep import Job, examine
 
 pytestmark = pytest.mark.mlir
@@ -96,6 +97,34 @@ def test_products_of_few_rows_compile(target: str) -> None:
 def test_a_barrier_that_some_waves_skip_is_not_served() -> None:
     code = compile_code(product(HALF, (3, 2, 14, 10), (1, 2, 10, 6)), Target.parse("gfx950"))
     assert code.form != "plain"
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("reader", ["pool", "convolution"])
+def test_the_form_of_one_reader_is_right(reader: str, layout: str) -> None:
+    """The last form of such graphs, which none of these needs, on even and ragged sizes."""
+    for rows, columns, channels in ((8, 8, 16), (5, 7, 3)):
+        g = Graph("shared", io_data_type=FLOAT)
+        x = g.tensor("x", dim=(2, channels, rows, columns), layout=layout)
+        image = g.pointwise(PointwiseMode.NEG, x).set_dim(x.dims).set_stride(x.strides).set_output(True)
+        options: dict[str, Any] = {"stride": (2, 3), "pre_padding": (0, 0), "post_padding": (0, 0)}
+        if reader == "pool":
+            g.resample_fwd(image, mode=ResampleMode.MAXPOOL, window=(1, 1), **options)[0].set_output(True)
+        else:
+            g.conv_fprop(image, g.tensor("w", dim=(4, channels, 1, 1)), **options).set_output(True)
+        target = Target.parse("gfx942")
+        compiled, text = compile_assembly(g.validate(), target, form="one reader")
+        code = Assembled(compiled.vmfb, text, compiled.flags, compiled.dispatches)
+        outcome = Emulator(target).examine(g, g.random_inputs(seed=1), code)
+        assert outcome.ok, outcome.text
+
+
+def test_a_product_of_few_rows_beside_what_cannot_be_split() -> None:
+    g = Graph("both", io_data_type=HALF, compute_data_type=FLOAT, intermediate_data_type=FLOAT)
+    g.matmul(g.tensor("a", dim=(4, 128)), g.tensor("b", dim=(128, 24))).set_output(True)
+    x = g.tensor("x", dim=(31, 56, 14), data_type=FLOAT)
+    g.reduction(g.pointwise(PointwiseMode.NEG, x), mode=ReductionMode.ADD).set_dim((1, 1, 14)).set_output(True)
+    assert compile_code(g, Target.parse("gfx950")).form == "no product tiles, whole sums"
 
 
 def test_more_local_memory_than_there_is() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fusilli_plugin.checks.selftest import GRAPHS
@@ -9,7 +11,7 @@ from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMod
 from iree_bridge import Target
 from iree_bridge.compile.compiler import compile_code
 from iree_bridge.targets.target import known_targets
-from iree_bridge.targets.variants import FUSED_PADDING, candidates, choose, variants
+from iree_bridge.targets.variants import FUSED_PADDING, choose, variants
 from tests.cases import all_cases
 
 CUDA = Target.parse("sm_80")
@@ -62,7 +64,9 @@ def test_a_pool_of_a_maximum_compiles_for_cuda() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "gfx942", "sm_80"])
 @pytest.mark.parametrize(("window", "stride", "kept"), [(1, 2, True), (1, 1, False), (2, 2, False)])
-def test_what_is_read_in_strides_joins_no_reader(window: int, stride: int, kept: bool, name: str) -> None:
+def test_the_last_form_of_what_is_read_in_strides_joins_no_reader(
+    window: int, stride: int, kept: bool, name: str
+) -> None:
     none, steps = (0, 0), (1, stride)
     pool = Graph("pool", io_data_type=DataType.FLOAT)
     x = pool.tensor("x", dim=(1, 2, 6, 6))
@@ -73,9 +77,32 @@ def test_what_is_read_in_strides_joins_no_reader(window: int, stride: int, kept:
     points = Graph("points", io_data_type=DataType.FLOAT)
     x, w = points.tensor("x", dim=(1, 2, 6, 6)), points.tensor("w", dim=(2, 2, 1, window))
     points.conv_fprop(x, w, stride=steps, pre_padding=none, post_padding=none).set_output(True)
+    flag = "--iree-dispatch-creation-fuse-multi-use=false"
     for graph in (pool, points):
-        for form in candidates(graph.validate(), Target.parse(name)):
-            assert ("--iree-dispatch-creation-fuse-multi-use=false" in form.flags) is kept
+        *others, last = variants(graph.validate(), Target.parse(name))
+        assert (flag in last.flags) is kept
+        assert not any(flag in form.flags for form in others)
+
+
+@pytest.mark.parametrize("name", ["gfx90a", "gfx942", "gfx950"])
+def test_a_reduction_gives_no_form_that_is_wrong_for_what_stands_beside_it(name: str) -> None:
+    for _, case in all_cases():
+        alone = case.graph()
+        text = json.loads(alone.to_json())
+        text["tensors"] += [
+            {"uid": 10**6 + n, "name": f"beside{n}", "data_type": "FLOAT", "dims": dims, "strides": [dims[1], 1]}
+            for n, dims in enumerate(([2, 3], [1, 1]))
+        ]
+        text["nodes"].append({
+            "op": "reduction", "name": "beside", "compute_data_type": "FLOAT",
+            "inputs": {"x": 10**6}, "outputs": {"y": 10**6 + 1}, "attributes": {"mode": "NORM2"},
+        })  # fmt: skip
+        with_one = Graph.from_json(json.dumps(text))
+        target = Target.parse(name)
+        tiled = "--iree-codegen-llvmgpu-use-tile-and-fuse-matmul=false"
+        before, after = (variants(graph, target) for graph in (alone, with_one))
+        if all(tiled in form.flags for form in before):
+            assert all(tiled in form.flags for form in after), (case, [form.name for form in after])
 
 
 def test_loads_always_go_through_buffer_instructions() -> None:

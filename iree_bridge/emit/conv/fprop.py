@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from graph_api import DataType, TensorAttr
@@ -30,6 +30,8 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
         e.write(node, "y", _native(e, node))
         return
     x, w = operands(e, node, "x", "w")
+    if _reads_parts(e, node):
+        x = e.barrier(x)
     if node.attributes.is_mirrored:
         # Picking elements out of a buffer with gaps and mirroring them in one kernel fails on the CPU target.
         w = in_mirror(e, e.barrier(w))
@@ -38,6 +40,12 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
     if y is None:
         y = convolution(e, node.attributes, x, w, node.groups, node.compute)
     e.write(node, "y", y)
+
+
+def _reads_parts(e: Emitter, node: ConvFpropNode) -> bool:
+    """Whether points in strides read an image that is made here: as for pools of single elements (``resample.py``)."""
+    points = all(size == 1 for size in node.inputs["w"].dims[2:])
+    return points and max(node.attributes.stride) > 1 and e.graph.maker(node.inputs["x"]) is not None
 
 
 def _is_native(e: Emitter, node: ConvFpropNode) -> bool:
@@ -126,28 +134,15 @@ def _is_reduced(e: Emitter, tensor: TensorAttr) -> bool:
 
 
 def _is_odd(e: Emitter, node: ConvNode, tensor: TensorAttr) -> bool:
-    """Whether an operand whose elements implicit GEMM gathers lies otherwise than channels first or last.
+    """Whether an operand whose elements implicit GEMM gathers may lie otherwise than channels first or last.
 
-    Or otherwise than its strides say. It takes the terms of a sum in the image's order, whatever the filters' is: see
-    `_as_the_image`.
+    Or otherwise than its strides say, as what is made in the graph may: the compiler chooses its order. Implicit GEMM
+    takes the terms of a sum in the image's order, whatever the filters' is: see `_as_the_image`.
     """
     window = node.inputs["dy" if node.op == "conv_wgrad" else "w"].dims[2:]
     if all(size == 1 for size in window) or (node.op == "conv_dgrad" and tensor is node.inputs["w"]):
         return False
-    return not is_usual(tensor) or any(last != is_channels_last(tensor) for last in _orders(e, tensor))
-
-
-def _orders(e: Emitter, tensor: TensorAttr) -> Iterator[bool]:
-    """Whether what a virtual tensor is made of lies channels last: the strides of what is no memory say nothing."""
-    made = e.graph.maker(tensor) if tensor.is_virtual else None
-    if isinstance(made, ConvNode):
-        yield is_channels_last(made.inputs["dy" if made.op == "conv_dgrad" else "x"])
-    elif made is not None:
-        for operand in made.inputs.values():
-            if operand.is_virtual:
-                yield from _orders(e, operand)
-            elif len(operand.dims) == len(tensor.dims) and operand.dims[1] > 1 and max(operand.dims[2:]) > 1:
-                yield is_channels_last(operand)
+    return not is_usual(tensor) or e.graph.maker(tensor) is not None
 
 
 def operand_type(x: DataType, w: DataType, compute: DataType) -> DataType:

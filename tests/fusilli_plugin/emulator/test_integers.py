@@ -221,6 +221,11 @@ SCALAR: dict[str, Callable[[int, int], tuple[int, int | None]]] = {
     "s_pack_lh_b32_b16 s20, s10, s11": lambda a, b: ((a & 0xFFFF) | (b & 0xFFFF0000), None),
     "s_ff1_i32_b32 s20, s10": lambda a, b: ((a & -a).bit_length() - 1, None),
     "s_flbit_i32_b32 s20, s10": lambda a, b: (32 - a.bit_length() if a else -1, None),
+    # how many of the highest bits are the sign's; -1 if all are
+    "s_flbit_i32 s20, s10": lambda a, b: (
+        32 - (a ^ -(a >> 31) & MASK).bit_length() if a not in (0, MASK) else -1,
+        None,
+    ),
     "s_bcnt1_i32_b32 s20, s10": lambda a, b: (a.bit_count(), a != 0),
     "s_brev_b32 s20, s10": lambda a, b: (int(f"{a:032b}"[::-1], 2), None),
     "s_sext_i32_i16 s20, s10": lambda a, b: (s(a, 16), None),
@@ -250,8 +255,10 @@ def test_scalar_pairs() -> None:
     body = (
         f"s_mov_b32 s10, {low:#x}\ns_mov_b32 s11, {high:#x}\ns_lshl_b64 s[20:21], s[10:11], 13\n"
         "s_ashr_i64 s[22:23], s[10:11], 40\ns_bfe_u64 s[24:25], s[10:11], 0x140018\ns_not_b64 s[26:27], s[10:11]\n"
-    ) + "".join(f"v_mov_b32_e32 v{100 + n}, s{20 + n}\n" for n in range(8))
-    got = compute(body, results=8)[:, 0].astype(np.uint64)
+        "s_flbit_i32_i64 s28, s[10:11]\n"
+    ) + "".join(f"v_mov_b32_e32 v{100 + n}, s{20 + n}\n" for n in range(9))
+    got = compute(body, results=9)[:, 0].astype(np.uint64)
+    assert got[8] == 4  # 0xF and then a 1 whose sign bits end
     found = [int(got[2 * n]) | int(got[2 * n + 1]) << 32 for n in range(4)]
     assert found == [v & (1 << 64) - 1 for v in (x << 13, s(x, 64) >> 40, _bits(x, 24, 20), ~x)]
 
