@@ -20,9 +20,11 @@ import numpy as np
 
 from fusilli_ground.errors import FusilliError
 
-__all__ = ["SIDES", "BenchError", "Row", "Subject", "beyond", "measure", "setting", "summary"]
+__all__ = ["OTHERS", "SIDES", "BenchError", "Row", "Subject", "beyond", "measure", "setting", "summary"]
 
-SIDES: Final = ("ours", "onnxruntime", "torch")
+SIDES: Final = ("ours", "onnxruntime", "torch", "inductor")
+OTHERS: Final = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch", "inductor": "Inductor"}
+"""What the other sides are called."""
 _WARM_UP: Final = 0.05
 _SLICE: Final = 0.03
 """Seconds that a side runs in a round at least."""
@@ -52,7 +54,7 @@ class Subject:
 
     name: str
     load: Mapping[str, Any]
-    sides: tuple[str, ...] = SIDES
+    sides: tuple[str, ...] = SIDES[:3]
     tolerance: float | None = None
     kind: str = ""
 
@@ -65,11 +67,11 @@ class Row:
         name: of the row.
         threads: of every side; 0: whatever runs on a device.
         busy: processes that never stop beside them.
-        ours_ms, onnxruntime_ms, torch_ms: of a run.
+        ours_ms, onnxruntime_ms, torch_ms, inductor_ms: of a run.
         ours_spread: half of what the middle half of our rounds spans, in ms.
-        ratio_onnxruntime, ratio_torch: our time by theirs, the median of the rounds' ratios.
+        ratio_onnxruntime, ratio_torch, ratio_inductor: our time by theirs, the median of the rounds' ratios.
         max_error: largest difference of our results from ONNX Runtime's (else PyTorch's), by the largest value of each.
-        variant: the forms of our graphs.
+        variant: the forms of our graphs; of training how much of the work engines do.
         verdict: ``right`` or ``wrong`` where our results were held against a float64 reference or ``max_error`` judged.
         problems: side → why it has no time, or what is wrong with its results.
         kind: what is summed up together.
@@ -91,6 +93,8 @@ class Row:
     problems: Mapping[str, str]
     kind: str = ""
     ratio_net: float | None = None
+    inductor_ms: float | None = None
+    ratio_inductor: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -273,6 +277,8 @@ def _row(subject: Subject, sides: Mapping[str, _Side], threads: int, busy: int, 
         verdict=verdict,
         problems=problems,
         kind=subject.kind,
+        inductor_ms=ms.get("inductor"),
+        ratio_inductor=_ratio(times, "inductor"),
     )
 
 
@@ -332,7 +338,7 @@ def summary(rows: Sequence[Row]) -> dict[str, float | int]:
     for threads, busy in sorted({(row.threads, row.busy) for row in rows}):
         mine = [row for row in rows if (row.threads, row.busy) == (threads, busy)]
         where = setting(threads, busy)
-        for other in ("onnxruntime", "torch"):
+        for other in OTHERS:
             ratios = [ratio for row in mine if (ratio := getattr(row, f"ratio_{other}")) is not None]
             if ratios:
                 found[f"geometric mean over {other}, {where}"] = statistics.geometric_mean(ratios)

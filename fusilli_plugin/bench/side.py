@@ -1,9 +1,10 @@
 """One side of a comparison, in a process of its own: ``python -m fusilli_plugin.bench.side SIDE THREADS``.
 
 Reads one JSON object a line and answers each with one. ``{"load": {...}, "result": file}`` loads a workload (``suite``,
-``name``), a model (``path``, ``dims``) or a graph on a device (``graph``, ``device``), runs it once and writes the
-results; ``{"seconds": s}`` runs for about that long and answers the seconds of a run. Nobody else writes to the
-standard output that the parent reads. With 0 threads it stays on the cores that it was given.
+``name``), a model (``path``, ``dims``), a graph on a device (``graph``, ``device``) or a network that is trained
+(``network``), runs it once and writes the results; ``{"seconds": s}`` runs for about that long and answers the seconds
+of a run. Nobody else writes to the standard output that the parent reads.
+With 0 threads it stays on the cores that it was given.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ def _ours(request: Mapping[str, Any], threads: int, end: ExitStack) -> Loaded:
         from fusilli_plugin.bench.on_device import ours
 
         return ours(request["graph"], request["device"], end)
+    if "network" in request:
+        from hipdnn_backend.offload.torch_compile import fusilli, torch_report
+
+        return _trained(request, threads, fusilli, lambda step: f"{torch_report(step.call).flop_share:.1%} in engines")
     from fusilli_plugin.engine.engine import FusilliEngine
     from fusilli_plugin.engine.plan import FusilliPlan
     from hipdnn_backend import offload
@@ -72,6 +77,8 @@ def _torch(request: Mapping[str, Any], threads: int, end: ExitStack) -> Loaded:
         from fusilli_plugin.bench.on_device import in_torch
 
         return in_torch(request["graph"], request["device"], threads)
+    if "network" in request:
+        return _trained(request, threads)
     import torch
 
     torch.set_num_threads(threads)
@@ -85,7 +92,24 @@ def _torch(request: Mapping[str, Any], threads: int, end: ExitStack) -> Loaded:
     return Loaded(run, lambda: [run().numpy()])
 
 
-_SIDES = {"ours": _ours, "onnxruntime": _onnxruntime, "torch": _torch}
+def _inductor(request: Mapping[str, Any], threads: int, end: ExitStack) -> Loaded:
+    return _trained(request, threads, "inductor")
+
+
+def _trained(
+    request: Mapping[str, Any], threads: int, backend: Any = None, form: Callable[[Any], str] = lambda step: ""
+) -> Loaded:
+    import torch
+
+    from fusilli_plugin.bench.networks.training import Step
+
+    torch.set_num_threads(threads)
+    step = Step(request["network"], backend)
+    results = step.results()  # of the first step: what compiles does so here
+    return Loaded(step.run, lambda: results, form(step))
+
+
+_SIDES = {"ours": _ours, "onnxruntime": _onnxruntime, "torch": _torch, "inductor": _inductor}
 _TYPES = {
     "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64", "tensor(int32)": "int32",
     "tensor(uint8)": "uint8", "tensor(int8)": "int8", "tensor(bool)": "bool", "tensor(double)": "float64",

@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 
 from fusilli_ground.files import write_whole
-from fusilli_plugin.bench.page import html, markdown
-from fusilli_plugin.bench.run import SIDES, Row, Subject, beyond, measure, summary
+from fusilli_plugin.bench.page import html, markdown, others
+from fusilli_plugin.bench.run import OTHERS, SIDES, Row, Subject, beyond, measure, summary
 from fusilli_plugin.bench.workloads import SUITES, workloads
 from fusilli_plugin.cli.base import command, echo, json_text, print_table, progress, require_outputs, targets_option
 from fusilli_plugin.cli.models import dims_of
@@ -25,11 +25,11 @@ __all__ = ["bench"]
 
 _SUITES: Final = (
     "Operations: cpu has 70 of common sizes, latency small ones. models: networks made here, and trained ones of "
-    "packages that are installed. gpu: f16 graphs on a device beside PyTorch. gfx: code for AMD chips, read and not "
-    "run."
+    "packages that are installed. training: steps of networks by torch.compile beside PyTorch and Inductor. gpu: f16 "
+    "graphs on a device beside PyTorch. gfx: code for AMD chips, read and not run."
 )
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_TIMED: Final = ("cpu", "latency", "models", "files")
+_TIMED: Final = ("cpu", "latency", "models", "training", "files")
 _OF_SUITES: Final = {
     "device": ("gpu",),
     "targets": ("gfx",),
@@ -46,7 +46,7 @@ _GPU_TOLERANCE: Final = 4e-3
 
 @command("bench")
 @click.argument("models", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="[MODEL]...")
-@click.option("--suite", type=click.Choice([*SUITES, "models", "gpu", "gfx"]), help=_SUITES)
+@click.option("--suite", type=click.Choice([*SUITES, "models", "training", "gpu", "gfx"]), help=_SUITES)
 @click.option(
     "--device", metavar="D", help="Of the suite gpu: hip, hip:1, cuda:0, cpu; default: FUSILLI_DEVICE, or hip."
 )
@@ -89,6 +89,7 @@ def bench(
       fusilli bench --suite cpu --threads 1,2 --html bench.html
       fusilli bench model.onnx --dim batch=1 --threads 2 --busy 1
       fusilli bench --suite models --threads 1,2 --busy 0,1 --markdown models.md
+      fusilli bench --suite training --threads 1,2 --filter vit
       fusilli bench --suite gfx --target gfx942 --filter product --html gfx.html
       fusilli bench --suite gpu --device hip --json gpu.json
     """
@@ -199,6 +200,10 @@ def _subjects(
         from fusilli_plugin.bench.models import subjects
 
         yield from subjects(folder, pattern)
+    elif suite == "training":
+        for name in _trained():
+            if pattern in name:
+                yield Subject(name, {"network": name}, ("ours", "torch", "inductor"))
     elif suite == "gpu":
         from fusilli_plugin.bench.graphs import gpu_rows
 
@@ -214,6 +219,14 @@ def _subjects(
     for path in models:
         if pattern in path.stem:
             yield Subject(path.stem, {"path": str(path), "dims": sizes}, SIDES[:2])
+
+
+def _trained() -> list[str]:
+    try:
+        from fusilli_plugin.bench.networks.training import NETWORKS
+    except ImportError:
+        raise click.UsageError("the suite training needs PyTorch: pip install 'fusilli-plugin[torch]'") from None
+    return [*NETWORKS]
 
 
 def _numbers(text: str, option: str, least: int, most: int, what: str) -> list[int]:
@@ -243,13 +256,15 @@ def _versions(*names: str) -> dict[str, str]:
 
 
 def _print(rows: Sequence[Row]) -> None:
+    sides = others(rows)
+    heads = [text for side in sides for text in (OTHERS[side], "ratio")]
     print_table(
-        ("row", "threads", "busy", "ours ms", "+-", "ONNX Runtime", "ratio", "PyTorch", "ratio", "net", "error", ""),
+        ("row", "threads", "busy", "ours ms", "+-", *heads, "net", "error", ""),
         [
             (
-                row.name, row.threads, row.busy, *map(_cell, (row.ours_ms, row.ours_spread, row.onnxruntime_ms)),
-                *map(_cell, (row.ratio_onnxruntime, row.torch_ms, row.ratio_torch, row.ratio_net, row.max_error)),
-                row.verdict,
+                row.name, row.threads, row.busy, _cell(row.ours_ms), _cell(row.ours_spread),
+                *(_cell(getattr(row, name)) for side in sides for name in (f"{side}_ms", f"ratio_{side}")),
+                _cell(row.ratio_net), _cell(row.max_error), row.verdict,
             )
             for row in rows
         ],

@@ -108,6 +108,25 @@ def test_usage(arguments: list[str], message: str) -> None:
     assert message in done.output
 
 
+def test_a_step_of_training_is_measured_beside_pytorch_and_inductor(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out = tmp_path / "steps.json"
+    done = CliRunner().invoke(
+        cli, ["bench", "--suite", "training", "--filter", "mlp", "--rounds", "1", "--json", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(out.read_text())["rows"]
+    assert found["name"] == "mlp"
+    assert found["onnxruntime_ms"] is None
+    assert found["ours_ms"] > 0
+    assert found["torch_ms"] > 0
+    assert (found["inductor_ms"] is None) == ("inductor" in found["problems"])  # it may have no C++ compiler
+    assert found["max_error"] < 1e-5
+    assert found["variant"] == "100.0% in engines"
+    assert "PyTorch" in done.output
+    assert "ONNX Runtime" not in done.output
+
+
 def test_what_a_side_cannot_do_is_told(tmp_path: Path) -> None:
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"\x08\x07no model")
@@ -249,7 +268,11 @@ def test_pages_say_what_rows_say() -> None:
     assert "processor: &lt;x&gt;" in page
     assert page.count('class="slower"') == page.count('class="faster"') == 1
     text = markdown(rows, {"processor": "x"})
-    assert "| quick | 1 | 0 | 2 | 1 | - | 0.333 | - | - | 1e-07 | plain |  |" in text
+    assert "| row | threads | busy | ours, ms | ONNX Runtime | ratio | net | error | form | |" in text
+    assert "| quick | 1 | 0 | 2 | 1 | 0.333 | - | 1e-07 | plain |  |" in text
+    both = markdown([row(torch_ms=4.0, ratio_torch=0.5, inductor_ms=8.0, ratio_inductor=0.25)], {})
+    assert "| ONNX Runtime | ratio | PyTorch | ratio | Inductor | ratio | net |" in both
+    assert "| 2 | 1 | 2 | 4 | 0.5 | 8 | 0.25 | - |" in both
     assert "* <b>: ours: it broke" in text
     assert _bar(1.0) == (50.0, 0.0)
     assert _bar(100.0) == (50.0, 50.0)

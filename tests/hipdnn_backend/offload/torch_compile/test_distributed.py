@@ -16,8 +16,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fusilli_plugin.bench.networks.training import Block  # noqa: E402
 from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402 - needs torch
-from tests.support.torch_networks import Block  # noqa: E402
 
 pytestmark = [pytest.mark.mlir, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("fresh")]
 ROOT = Path(__file__).parents[4]
@@ -26,7 +26,7 @@ DATA_PARALLEL = """
 import sys, torch
 from torch.nn.parallel import DistributedDataParallel
 from hipdnn_backend.offload.torch_compile import fusilli, torch_report
-from tests.support.torch_networks import Residual
+from fusilli_plugin.bench.networks.training import Residual
 
 rank, store = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)

@@ -14,9 +14,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fusilli_plugin.bench.networks.training import Recurrent  # noqa: E402
 from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402 - needs torch
 from hipdnn_backend.offload.torch_compile.recurrences import wholes  # noqa: E402
-from tests.support.torch_networks import Recurrent  # noqa: E402
 
 pytestmark = pytest.mark.mlir
 

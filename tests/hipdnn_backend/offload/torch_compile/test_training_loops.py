@@ -13,8 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fusilli_plugin.bench.networks.training import loss_of, network  # noqa: E402
 from hipdnn_backend.offload.torch_compile import fusilli, torch_report  # noqa: E402 - needs torch
-from tests.support.torch_networks import loss_of, network  # noqa: E402
 
 pytestmark = pytest.mark.mlir
 

@@ -1,4 +1,7 @@
-"""Networks that PyTorch users train, small: what ``torch.compile(backend="fusilli")`` is tried and measured with."""
+"""Networks that PyTorch users train, small: what ``torch.compile(backend="fusilli")`` is tried and measured with.
+
+Needs PyTorch.
+"""
 
 # PyTorch's functions have no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -13,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own name for it
 
-__all__ = ["NETWORKS", "loss_of", "network"]
+__all__ = ["NETWORKS", "Step", "loss_of", "network"]
 
 
 class Residual(nn.Module):
@@ -139,8 +142,14 @@ class Recurrent(nn.Module):
         return self.head(self.lstm(x)[0][:, -1])
 
 
+def perceptron(inner: int, width: int, outer: int) -> nn.Module:
+    """Two layers."""
+    return nn.Sequential(nn.Linear(inner, width), nn.ReLU(), nn.Linear(width, outer))
+
+
 Draw = Callable[..., Any]
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[Draw, Draw], tuple[Any, Any]]]] = {
+    "mlp": (lambda: perceptron(32, 64, 10), lambda real, word: (real(16, 32), word(10, 16))),
     "cnn": (lambda: ResNet((8, 16), 1), lambda real, word: (real(4, 3, 16, 16), word(10, 4))),
     "resnet18": (lambda: ResNet((64, 128, 256, 512), 2), lambda real, word: (real(8, 3, 32, 32), word(10, 8))),
     "vit": (lambda: ViT(64, 4, 2), lambda real, word: (real(4, 3, 32, 32), word(10, 4))),
@@ -171,3 +180,33 @@ def network(name: str) -> tuple[nn.Module, Any, Any]:
 def loss_of(made: Any, classes: Any) -> Any:
     """Cross entropy."""
     return F.cross_entropy(made, classes)
+
+
+class Step:
+    """A step of training, forward, backward and SGD, of one of the networks.
+
+    Args:
+        name: of the network.
+        backend: what ``torch.compile`` takes; None: PyTorch as it is.
+    """
+
+    def __init__(self, name: str, backend: Any = None) -> None:
+        self._model, self._x, self._classes = network(name)
+        torch._dynamo.reset()  # else sizes that differ from the last network's of its kind count as open ones
+        torch._dynamo.config.allow_rnn = True
+        self.call = self._model if backend is None else torch.compile(self._model, backend=backend)
+        # The same numbers in every step, nearly: else there are soon none left to learn, and what is timed are zeros.
+        self._optimiser = torch.optim.SGD(self._model.parameters(), lr=1e-6)
+
+    def run(self) -> Any:
+        """One step; its loss."""
+        loss = loss_of(self.call(self._x), self._classes)
+        self._optimiser.zero_grad()
+        loss.backward()
+        self._optimiser.step()
+        return loss.item()
+
+    def results(self) -> list[Any]:
+        """The loss and the gradients of one step, as arrays."""
+        loss = self.run()
+        return [loss, *(each.grad.numpy() for each in self._model.parameters() if each.grad is not None)]
