@@ -69,6 +69,7 @@ def test_right(name: str) -> None:
     check((FAST | SLOW)[name])
 
 
+@pytest.mark.a_few("DataType.HALF-ReductionMode.AMAX")
 @pytest.mark.parametrize("mode", [ReductionMode.MAX, ReductionMode.MIN, ReductionMode.AMAX])
 @pytest.mark.parametrize("dtype", [HALF, pytest.param(FLOAT, marks=pytest.mark.slow)])
 def test_nan_wins(mode: ReductionMode, dtype: DataType) -> None:
@@ -87,17 +88,20 @@ def test_nan_wins(mode: ReductionMode, dtype: DataType) -> None:
     np.testing.assert_array_equal(got, -right if mode is ReductionMode.MIN else right)
 
 
+@pytest.mark.a_few("gfx90a")
 @pytest.mark.parametrize("target", ["gfx90a", "gfx950"])
 def test_products_of_few_rows_compile(target: str) -> None:
     code = compile_code(product(HALF, (8, 256), (256, 32)), Target.parse(target))
     assert code.form == "no product tiles"
 
 
+@pytest.mark.thorough
 def test_a_barrier_that_some_waves_skip_is_not_served() -> None:
     code = compile_code(product(HALF, (3, 2, 14, 10), (1, 2, 10, 6)), Target.parse("gfx950"))
     assert code.form != "plain"
 
 
+@pytest.mark.thorough
 def test_more_local_memory_than_there_is() -> None:
     graph = convolution("dgrad", HALF, (8, 2, 32, 32), (64, 2, 3, 3), pad=(1, 1), stride=(2, 2))
     assert compile_code(graph, Target.parse("gfx942")).form == "no tiles"

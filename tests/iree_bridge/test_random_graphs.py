@@ -56,6 +56,7 @@ def search(judge: Callable[[Graph], str], path: Path, *, number: int, examples: 
     try_one()
 
 
+@pytest.mark.a_few("fast-1")
 @pytest.mark.iree_cpu
 @pytest.mark.timeout(1800)  # shrinking compiles a few hundred graphs
 @pytest.mark.parametrize(("batch", "examples"), _BATCHES)
@@ -71,6 +72,7 @@ def test_supported_means_right(batch: int, examples: int, tmp_path: Path) -> Non
     assert sum(served) > 0.8 * examples
 
 
+@pytest.mark.a_few("1", "2")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     "number", [*range(5), 42, *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 105) if n != 42)]
@@ -79,6 +81,7 @@ def test_images_with_several_readers(number: int) -> None:
     assert not complaint(graph(number, "shared image"))
 
 
+@pytest.mark.thorough
 def test_a_failure_is_shrunk_and_written(tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
 

@@ -57,6 +57,7 @@ def test_a_row_is_the_same_in_onnx_and_in_pytorch(number: int) -> None:
     np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.thorough
 @pytest.mark.ort
 @pytest.mark.mlir
 @pytest.mark.iree_cpu

@@ -127,6 +127,7 @@ def counts(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
     return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
 
 
+@pytest.mark.thorough
 def test_models_that_mean_no_good(watched: Watched, tmp_path: Path) -> None:
     """Four threads make sessions, two run each; as many of both as without the provider."""
     given = models(tmp_path)

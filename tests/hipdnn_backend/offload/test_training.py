@@ -110,6 +110,7 @@ STEPS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 QUICK = ("cross_entropy", "mse", "embedding", "slice", "pad")
 
 
+@pytest.mark.a_few("mse")
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STEPS]
 )
