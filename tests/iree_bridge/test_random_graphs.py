@@ -14,9 +14,10 @@ from fusilli_plugin.testing.strategies import graphs
 from graph_api import FusilliError, Graph, numerics
 from iree_bridge import Target, build, support
 
-_FAST, _SLOW = 7, 50
+_FEW, _FAST, _SLOW = 3, 7, 50
 _BATCHES = [
-    *(pytest.param(batch, _FAST, id=f"fast-{batch}") for batch in range(2)),
+    pytest.param(0, _FEW, id="few"),
+    *(pytest.param(batch, _FAST, id=f"fast-{batch}", marks=pytest.mark.thorough) for batch in range(2)),
     *(pytest.param(batch, _SLOW, id=f"slow-{batch}", marks=pytest.mark.slow) for batch in range(2, 10)),
 ]
 
@@ -56,7 +57,6 @@ def search(judge: Callable[[Graph], str], path: Path, *, number: int, examples: 
     try_one()
 
 
-@pytest.mark.a_few("fast-1")
 @pytest.mark.iree_cpu
 @pytest.mark.timeout(1800)  # shrinking compiles a few hundred graphs
 @pytest.mark.parametrize(("batch", "examples"), _BATCHES)

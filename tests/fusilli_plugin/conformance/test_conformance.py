@@ -125,7 +125,8 @@ def ours(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "checks",
     [
-        pytest.param(("load", "claims", "save", "execute"), id="a few"),
+        # all but what asks for hundreds of graphs, each of which is compiled
+        pytest.param(("load", "names", "save", "execute"), id="a few"),
         pytest.param(INTERFACE, id="every rule", marks=pytest.mark.thorough),
     ],
 )

@@ -144,6 +144,7 @@ def test_odd_calls(watched: Watched, tmp_path: Path) -> None:
     assert counts(done) == {"sessions": 1, "runs": 6, "failures": 0}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 20])
 def test_calls_to_onnx_runtime_that_fail(watched: Watched, tmp_path: Path, step: int) -> None:
     """Each of them, one in each life of a session: the host gets a status, and the next session is well."""

@@ -50,6 +50,7 @@ NETS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["conv_batchnorm_relu", *(pytest.param(name, marks=pytest.mark.slow) for name in list(NETS)[1:])]
 )
