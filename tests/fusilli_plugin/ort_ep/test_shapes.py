@@ -193,6 +193,7 @@ def test_a_batch_is_padded_and_rows_that_attend_to_each_other_are_not() -> None:
     assert counts(made)["x [2, 4, 16]"].fallbacks == 1
 
 
+@pytest.mark.thorough
 def test_dims_between_groups_follow_from_those_of_the_model() -> None:
     """A node that stays with ONNX Runtime stands between two groups."""
     model = Model("parted")

@@ -49,7 +49,7 @@ def test_halves_and_pictures_of_one_element() -> None:
 
 
 @pytest.mark.iree_cpu
-@pytest.mark.a_few("border-nearest")
+@pytest.mark.thorough
 @pytest.mark.parametrize(("padding", "mode"), [("zeros", "linear"), ("border", "nearest"), ("reflection", "linear")])
 def test_grids_that_lead_nowhere_read_inside(padding: str, mode: str) -> None:
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
