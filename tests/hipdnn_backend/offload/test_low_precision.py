@@ -33,7 +33,7 @@ def _run(model: Any, feeds: dict[str, Array]) -> tuple[list[Array], dict[str, Ar
 _SLOWER = "gemm_of_columns"  # which the tests of ONNX Runtime's provider run too
 
 
-@pytest.mark.a_few("convolution", "product_of_blocks")
+@pytest.mark.a_few("product_of_blocks")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name == _SLOWER else name for name in MODELS]
 )

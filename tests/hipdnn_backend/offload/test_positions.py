@@ -64,7 +64,7 @@ def test_positions_stay_inside(name: str) -> None:
         np.testing.assert_array_equal(y, expected(np.clip(FAR, 0, size - 1)))
 
 
-@pytest.mark.a_few("border")
+@pytest.mark.thorough
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 def test_samples_of_an_image_stay_inside(padding: str) -> None:
     """Positions outside the image are allowed here, and PyTorch says what is there."""

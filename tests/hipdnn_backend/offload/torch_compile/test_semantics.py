@@ -274,7 +274,7 @@ def test_counted_from_the_end() -> None:
 # ---- sizes that change ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.a_few("True")
+@pytest.mark.thorough
 @pytest.mark.parametrize("marked", [False, True])
 def test_blocks_with_norms_train_at_any_size(marked: bool) -> None:
     """Dynamo passes a norm's epsilon in a tensor then; a changed one counts. Sizes seen before compile nothing."""
