@@ -90,7 +90,7 @@ def check_steps(network: Network, execute: Execute, steps: int = STEPS) -> None:
         assert sum(losses[-2:]) < 0.6 * sum(losses[:2]), losses
 
 
-@pytest.mark.a_few("cnn")
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
 def test_each_step_is_pytorchs(make: Callable[[], Network]) -> None:

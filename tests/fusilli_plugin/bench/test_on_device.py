@@ -128,6 +128,7 @@ def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[5, 3]" in found.wrong
 
 
+@pytest.mark.thorough
 @pytest.mark.mlir
 @pytest.mark.iree_cpu
 def test_the_suite_on_the_cpu(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_ids_are_unique_and_cover_the_promised_patterns() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.a_few("layernorm_matmul/column/f16/coded")
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("name", SAMPLE)
 def test_sample_is_right_on_the_cpu(name: str) -> None:

@@ -62,7 +62,7 @@ def test_a_plugin_that_keeps_to_the_rules_passes(tmp_path: Path) -> None:
     assert document["operations"]["pointwise"]["right"] == 1, "RELU"
 
 
-@pytest.mark.a_few("WITH_CONFIG-*")
+@pytest.mark.thorough
 @pytest.mark.parametrize(("macro", "layout"), [("OLD", "November 2025"), ("WITH_CONFIG", "newest")])
 def test_published_versions_of_the_interface(tmp_path: Path, macro: str, layout: str) -> None:
     names = "load,names,api-version,claims,save,restore,bad-plans,execute,plans"

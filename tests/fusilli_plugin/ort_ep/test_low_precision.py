@@ -18,7 +18,7 @@ from tests.support.onnx_rewritten import ort as unoptimised
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]
 
 
-@pytest.mark.a_few("product_of_blocks")
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "product_in_mxfp4"])
 def test_models_that_quantise_and_dequantise(name: str) -> None:
     """All but what ONNX Runtime's CPU provider has no 4-bit floats for."""

@@ -20,7 +20,7 @@ def test_every_node_is_claimed_and_in_one_group(seed: int) -> None:
     assert (report.claimed, report.groups, report.problems) == (len(report.nodes) - len(left), 1, ()), report
 
 
-@pytest.mark.a_few("106")
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [101, 103, 106])
 def test_results_are_right(seed: int) -> None:
     """A detector, attention, a recurrence."""

@@ -168,7 +168,7 @@ FEW = (
 )  # fmt: skip
 
 
-@pytest.mark.a_few("softmax")
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FEW)
 def test_a_sample_of_a_few_operators(name: str) -> None:
     (op,) = (op for op in _operators() if op.name == name and not op.variant_test_name)
