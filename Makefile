@@ -22,13 +22,14 @@ MODEL_PACKAGE := rapidocr-onnxruntime==1.4.4
 MODEL_WHEEL   := $(VENV)/downloads/rapidocr_onnxruntime-1.4.4-py3-none-any.whl
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-versions support sanitize lint format bench docs wheel reproducible sbom audit fuzz-parsers clean distclean
+.PHONY: help demo test test-thorough test-full test-versions support sanitize lint format bench docs wheel reproducible sbom audit fuzz-parsers clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       conv+bias+ReLU and the first block of a real model, compiled, run and checked"
-	@echo "make test       the tests, without those marked slow"
-	@echo "make test-full  all tests; writes docs/support.json and its table in the README"
+	@echo "make test       the tests, without those marked thorough or slow; below 20 minutes on two cores"
+	@echo "make test-thorough  those marked thorough: many cases of one kind, and long walks"
+	@echo "make test-full  all tests, slow ones too; writes docs/support.json and its table in the README"
 	@echo "make test-versions  a sample of the tests with other versions of IREE and ONNX Runtime; a table in docs/support.md"
 	@echo "make support    docs/support.md and the README's table, from docs/support.json and the support rules"
 	@echo "make sanitize   what is written in C under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer"
@@ -46,6 +47,9 @@ demo: $(VENV)/.installed-demo $(MODEL_WHEEL)
 
 test: $(VENV)/.installed-dev
 	@$(PYTEST) $(ARGS)
+
+test-thorough: $(VENV)/.installed-dev
+	@$(PYTEST) -m "thorough and not slow" $(ARGS)
 
 test-full: $(VENV)/.installed-dev
 	@$(PYTEST) -m "slow or not slow" --support-json docs/support.json $(ARGS)

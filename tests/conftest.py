@@ -49,6 +49,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(OutcomeRecorder(path, config.rootpath / "README.md"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before ``-m`` is looked at
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What a test's ``a_few`` leaves out is ``thorough``."""
+    from tests.support.thorough import mark_the_others
+
+    named = any("[" in argument for argument in config.args)
+    mark_the_others(items, all_are_here=not named and not config.getoption("lf", default=False))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _run_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """One private cache per test run, shared by the xdist workers so that a graph is compiled once."""

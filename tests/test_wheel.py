@@ -9,6 +9,7 @@ import sys
 import venv
 import zipfile
 from pathlib import Path
+from sysconfig import get_path
 
 import pytest
 from packaging.tags import sys_tags
@@ -96,17 +97,34 @@ def test_pytest_finds_its_plugin(wheel: Path) -> None:
     assert "[pytest11]\nfusilli = fusilli_plugin.testing.pytest_plugin\n" in text
 
 
+def _requirements_of_here(place: Path) -> None:
+    """What this interpreter has beside us: paths in a .pth file, for then no .pth there leads to the source."""
+    (packages,) = place.glob("lib/python*/site-packages")
+    (packages / "requirements.pth").write_text(
+        "".join(f"{path}\n" for path in (get_path("purelib"), get_path("platlib")))
+    )
+
+
 @pytest.mark.iree_cpu
 @pytest.mark.timeout(900)
-def test_runs_the_example_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fetched", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_runs_the_example_in_an_empty_environment(wheel: Path, tmp_path: Path, fetched: bool) -> None:
+    """With what the wheel says that it requires, or, within seconds, with what is installed here."""
     place = tmp_path / "venv"
-    venv.create(place, with_pip=True)
-    _run(place / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    venv.create(place, with_pip=fetched)
+    if fetched:
+        _run(place / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    else:
+        pip = (sys.executable, "-m", "pip", "--python", place / "bin/python", "--disable-pip-version-check")
+        _run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
+        _requirements_of_here(place)
     example = tmp_path / "example.py"
     example.write_text(readme_example())
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     environment = {"PATH": str(place / "bin"), "HOME": str(tmp_path), "FUSILLI_CACHE_DIR": str(cache)}
+    where = "import fusilli_plugin, graph_api; print(fusilli_plugin.__file__, graph_api.__file__)"
+    assert _run(place / "bin/python", "-I", "-c", where, **environment).count(str(place)) == 2
     said = _run(place / "bin/python", "-I", example, **environment)
     assert said.startswith("served\n")
     assert "'act::out_0' ok" in said

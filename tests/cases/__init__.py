@@ -30,7 +30,7 @@ class OpCase:
         build: makes the graph, not yet validated.
         inputs: makes the inputs from the validated graph; None: ``graph.random_inputs()``.
         dims: expected dims of outputs by tensor name, worked out by hand; checked where given.
-        fast: True if ``make test`` compiles and runs it; the others belong to ``make test-full``.
+        fast: True if ``make test`` or ``make test-thorough`` runs it compiled; the others belong to ``make test-full``.
         declined: the support rule by which targets of this backend decline it, by backend name.
         note: what it is about.
     """

@@ -172,6 +172,7 @@ def _forms() -> str:
     return r"\b(" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + r")\b(?=\s+#)"
 
 
+@pytest.mark.a_few("README.md", "CONTRIBUTING.md", "docs/reports.md")
 @pytest.mark.iree_cpu
 @pytest.mark.ort
 @pytest.mark.parametrize("page", RUN, ids=[str(page.relative_to(ROOT)) for page in RUN])

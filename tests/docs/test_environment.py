@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.support.pages import PACKAGES, ROOT
@@ -49,6 +50,7 @@ def _of_c(text: str) -> list[str]:
     return re.findall(r'getenv\("(\w+)"\)', text)
 
 
+@cache
 def _read() -> dict[str, Path]:
     """Variable -> a file that reads it."""
     readers = {".py": _of_python, ".c": _of_c, ".h": _of_c}

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.pages import ROOT
 
+pytestmark = pytest.mark.thorough
+
 PAGES = sorted((ROOT / "docs/api").glob("*.md"))
 
 

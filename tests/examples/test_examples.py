@@ -85,6 +85,7 @@ def test_the_readme_lists_each_example() -> None:
     assert sorted(ROWS) == FILES == sorted(SPOILED)
 
 
+@pytest.mark.a_few("conv_bias_relu.py-*", "hipdnn_plugin.c-*")
 @pytest.mark.iree_cpu
 @pytest.mark.ort
 @pytest.mark.parametrize("fault", [pytest.param("+ 1", marks=pytest.mark.slow), "* NaN"])

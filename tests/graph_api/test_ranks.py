@@ -31,6 +31,7 @@ def documents() -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{family}-{case.name}", document
 
 
+@pytest.mark.a_few("[3, 2]")
 @pytest.mark.parametrize("dims", DIMS, ids=str)
 def test_a_tensor_of_another_rank(dims: list[int]) -> None:
     targets = [Target.parse(name) for name in ("cpu", "gfx942")]

@@ -176,6 +176,7 @@ def run(code: str, *arguments: object, **environment: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.a_few("streams", "the_mapped_runtime")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_hip(library: Path, scenario: str) -> None:
     import textwrap

@@ -185,6 +185,7 @@ def test_the_default_stream_has_a_number_in_dlpack() -> None:
         assert given.streams == [number]
 
 
+@pytest.mark.thorough
 def test_shared_memory_lives_as_long_as_its_array() -> None:
     for dtype, dims in (("float32", (2, 3)), ("bool", (4,)), ("int64", ()), ("float64", (0, 3))):
         source = np.ones(dims, dtype)
@@ -365,6 +366,7 @@ def test_fusillis_plans_run_without_allocating() -> None:
     np.testing.assert_allclose(np.frombuffer(y.read(), np.float32).reshape(8, 16), np.maximum(x, 0) * 2**12, rtol=1e-6)
 
 
+@pytest.mark.a_few("program")
 @pytest.mark.mlir
 @pytest.mark.parametrize("scenario", ["program", "model"])
 def test_on_a_stand_in_for_hip(tmp_path: Path, scenario: str) -> None:

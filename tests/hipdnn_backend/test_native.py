@@ -274,6 +274,7 @@ def test_what_november_2025_cannot(load: Callable[..., Control], tmp_path: Path)
             plan.plan.execute({1: 16, 3: 16}, overrides={1: Override((1,), (1,))})
 
 
+@pytest.mark.a_few("hipdnnBackendCreateAndDeserializeGraph_ext")
 @pytest.mark.parametrize(
     "function",
     [

@@ -134,6 +134,7 @@ def test_a_graph_is_compiled_once(options: Options, compiles: list[str]) -> None
     assert compiles == ["relu"]
 
 
+@pytest.mark.a_few("cpu")
 @pytest.mark.parametrize("target", ["cpu", "gfx942"])
 def test_one_worker_makes_the_ir_and_the_code_of_a_graph(options: Options, target: str) -> None:
     # Flags of the process belong to both targets: if emission asked for a worker without them, a pool of two would end
@@ -420,6 +421,7 @@ def test_code_that_is_there_counts_more_than_a_refusal(options: Options, monkeyp
         compiler.compile_mlir("nonsense", FAST, options, name="another")
 
 
+@pytest.mark.thorough
 def test_the_refusal_of_a_graph_has_its_own_names(
     options: Options, monkeypatch: pytest.MonkeyPatch, compiles: list[str]
 ) -> None:
@@ -644,6 +646,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return forms
 
 
+@pytest.mark.a_few("--iree-llvmcpu-target-cpu-features=--")
 @pytest.mark.parametrize("flag", [CRASHING, REFUSED])
 def test_the_next_form_is_tried(
     flag: str, options: Options, failing: Callable[..., None], caplog: pytest.LogCaptureFixture
@@ -681,6 +684,7 @@ def test_a_crash_among_the_forms_is_not_remembered(
     assert len(compiles) == 4
 
 
+@pytest.mark.a_few("endless_kernels")
 @pytest.mark.parametrize("fault", ["split_barriers", "endless_kernels", "padding"])
 def test_code_that_is_known_to_be_wrong_is_no_result(
     fault: str, options: Options, monkeypatch: pytest.MonkeyPatch
@@ -746,12 +750,14 @@ def test_the_content_of_a_file_that_a_flag_names_is_part_of_the_key(options: Opt
     assert len(keys) == 2
 
 
+@pytest.mark.thorough
 def test_a_flag_that_is_global_to_the_process_is_found_out(options: Options) -> None:
     flag = "--iree-global-opt-propagate-transposes=false"
     assert compiler.compile_mlir(ADD, CPU, options, flags=[flag]).flags[-1] == flag
     assert flag in compiler.compile_mlir(ADD, CPU, options, global_flags=[flag]).flags
 
 
+@pytest.mark.a_few("cpu", "cpu:x86-64-v3")
 @pytest.mark.parametrize("name", ["cpu", "cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4", "sm_80", "gfx942"])
 def test_a_compile_asks_one_worker_once(name: str, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flag that is the process's is not tried on a session first, which would cost a second worker."""
@@ -773,12 +779,14 @@ def test_a_compile_asks_one_worker_once(name: str, options: Options, monkeypatch
     assert not target.is_gpu or number > 3
 
 
+@pytest.mark.thorough
 def test_the_last_of_two_equal_flags_of_the_process_counts(options: Options) -> None:
     alignments = [f"--iree-stream-resource-min-offset-alignment={size}" for size in (32, 64)]
     code = compiler.compile_mlir(ADD, CPU, options, flags=alignments[1:], global_flags=alignments[:1])
     assert code.alignment == 64
 
 
+@pytest.mark.a_few("--iree-nonsense=1-*")
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
@@ -808,6 +816,7 @@ def test_emitted_ir_has_names_only_in_its_locations(options: Options) -> None:
     assert compiler.emit(relu("other"), FAST, options).ir == ir.ir
 
 
+@pytest.mark.thorough
 def test_key_parts_are_logged(options: Options, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "iree_bridge"):
         compiler.compile_code(relu(), FAST, options)

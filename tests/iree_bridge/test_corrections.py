@@ -66,6 +66,7 @@ def _check(name: str, operands: Sequence[Any]) -> None:
     np.testing.assert_allclose(_run(name, operands), expected.numpy(), rtol=1e-5)
 
 
+@pytest.mark.a_few("hardtanh-operands7", "relu6-operands8", "hardshrink-operands10")
 @pytest.mark.parametrize(
     ("name", "operands"),
     [
@@ -91,6 +92,7 @@ def test_powers() -> None:
     _check("pow.Tensor_Tensor", (base, np.array([2, 3, 0, -1, 0.5, 3, 0, NAN], np.float32)))
 
 
+@pytest.mark.a_few("-5.0")
 @pytest.mark.parametrize("exponent", [1.7, -5.0, 0.0])
 def test_powers_by_a_number(exponent: float) -> None:
     _check("pow.Tensor_Scalar", (np.array([-2, -1, 0, 3, -INF, -0.0, NAN, 1], np.float32), exponent))
@@ -109,15 +111,18 @@ def test_remainders_whose_quotient_is_rounded_up() -> None:
     _check("fmod.Tensor", (x, y))
 
 
+@pytest.mark.a_few("acosh", "atanh")
 @pytest.mark.parametrize("name", ["asinh", "acosh", "atanh", "sinh", "cosh", "expm1", "log1p"])
 def test_hyperbolic_functions(name: str) -> None:
     _check(name, (np.array([-100, -1e-4, 0, 1e-4, 0.7, 3, 89, -1e20, 1e20, INF, -INF, NAN], np.float32),))
 
 
+@pytest.mark.thorough
 def test_softshrink() -> None:
     _check("softshrink", (X, 0.5))
 
 
+@pytest.mark.a_few("torch.prims.convert_element_type")
 @pytest.mark.parametrize("op", ["torch.aten.to.dtype", "torch.prims.convert_element_type"])
 def test_small_numbers_become_half_numbers(op: str) -> None:
     """Multiples of 2**-24 are numbers of both types; those below 2**-14 are subnormal in one."""
@@ -144,6 +149,7 @@ def test_small_numbers_become_half_numbers(op: str) -> None:
 _ANGLES = np.array([0, 1e-30, -1e-3, 0.5, np.pi, -np.pi / 2, 25.132741, 1e4, -1e5, 1e7, 1e10, INF, NAN], np.float32)
 
 
+@pytest.mark.a_few("sin")
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_large_angles(name: str) -> None:
     """Within one unit of the last place of the float64 result, near the zeros too."""
@@ -153,6 +159,7 @@ def test_large_angles(name: str) -> None:
     assert np.isnan(_run(name, [_ANGLES])[-2:]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_endless_angles_are_bounded(name: str) -> None:
     assert (np.abs(_run(name, [np.array([1e20, -3e38, 1e16], np.float32)])) <= 1).all()

@@ -102,6 +102,7 @@ def test_whatever_the_kernel_hides_is_not_used(name: str, hidden: str) -> None:
             assert set(table[extension].includes.split()) <= set(told)
 
 
+@pytest.mark.a_few("skylake-sp-in-a-vm-with-holes")
 @pytest.mark.mlir
 @pytest.mark.parametrize("name", seldom(["westmere", "zen5-without-rdseed", "skylake-sp-in-a-vm-with-holes"], "x86_64"))
 @pytest.mark.skipif(host_arch() != "x86_64", reason="assembly of x86-64")
@@ -150,6 +151,7 @@ def models_of_llvm(name: str) -> set[str]:
 OPTIONS = Options(workers=1)
 
 
+@pytest.mark.a_few("x86-64-v3", "haswell", "znver4", "sapphirerapids")
 @pytest.mark.mlir
 @pytest.mark.skipif(host_arch() != "x86_64", reason="the compiler knows the processors of its own architecture")
 @pytest.mark.parametrize("name", [name for name in PROCESSORS if name not in ("generic", "diamondrapids")])
@@ -160,6 +162,7 @@ def test_a_processor_is_what_llvm_takes_it_for(name: str) -> None:
     assert PROCESSORS[name] == (set(extensions._X86) & known) | {"cmov", "cx8"}
 
 
+@pytest.mark.thorough
 @pytest.mark.mlir
 @pytest.mark.skipif(host_arch() != "x86_64", reason="x86-64")
 def test_every_extension_is_known_to_the_compiler(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:

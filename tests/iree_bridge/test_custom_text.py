@@ -187,6 +187,7 @@ def test_rounds_of_nested_loops_multiply() -> None:
         checked_text(node(NESTED.replace("INNER", "1025")), "f")
 
 
+@pytest.mark.a_few("1x", "0x")
 @pytest.mark.parametrize("filler", ["1x", "0x", "()", "%a:1"])
 def test_the_longest_texts_are_answered(filler: str) -> None:
     """In time that grows with the length alone; with its square these would run into the time limit of tests."""

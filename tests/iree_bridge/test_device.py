@@ -111,6 +111,7 @@ def scenario(name: str, library: Path, **environment: str) -> None:
     assert done.stdout == "fine\n"
 
 
+@pytest.mark.a_few("failures", "forked")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     "name", ["one_library", "streams", "arrays", "dlpack", "misaligned", "failures", "bounded", "forked"]
@@ -119,6 +120,7 @@ def test_hip(name: str, library: Path) -> None:
     scenario(name, library, MALLOC_PERTURB_="165")
 
 
+@pytest.mark.a_few("bounded", "forked")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("name", ["streams", "arrays", "dlpack", "misaligned", "failures", "bounded", "forked"])
 def test_hip_by_irees_driver(name: str, library: Path) -> None:

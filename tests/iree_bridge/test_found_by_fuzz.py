@@ -25,6 +25,7 @@ def _exp_less_one(x: Fraction) -> Fraction:
     return x + x**2 / 2 + x**3 / 6 + x**4 / 24 + x**5 / 120 + x**6 / 720
 
 
+@pytest.mark.a_few("ELU_FWD-_exp_less_one")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(("mode", "exact"), [("TANH_FWD", _tanh), ("ELU_FWD", _exp_less_one)])
 def test_small_doubles_keep_their_digits(mode: str, exact: Callable[[Fraction], Fraction]) -> None:
@@ -39,6 +40,7 @@ def test_small_doubles_keep_their_digits(mode: str, exact: Callable[[Fraction], 
         assert abs(Fraction(float(got)) - right) <= abs(right) * Fraction(4, 2**52), number
 
 
+@pytest.mark.a_few("-3.0-FLOAT")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("data_type", [DataType.DOUBLE, DataType.FLOAT], ids=lambda each: each.name)
 @pytest.mark.parametrize("number", [-3.0, 2.0])
@@ -59,6 +61,7 @@ def test_functions_of_numbers_in_double(number: float, data_type: DataType) -> N
     np.testing.assert_allclose(pack[z], pack[dy] * gelu, rtol=near)
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 def test_integer_images_in_an_odd_order_that_are_read_twice() -> None:
     """Seed 1006050: "restricted to workgroup distributed contexts" where one kernel made both results."""
@@ -92,6 +95,7 @@ def test_filter_gradients_of_integers_in_groups() -> None:
 
 
 @pytest.mark.iree_cpu
+@pytest.mark.a_few("1-2-DataType.DOUBLE-cpu", "5-3-DataType.INT64-gfx942")
 @pytest.mark.parametrize("place", ["cpu", "gfx942"])
 @pytest.mark.parametrize("dtype", [DataType.DOUBLE, DataType.INT64, DataType.FLOAT], ids=str)
 @pytest.mark.parametrize(("size", "window"), [(1, 2), (5, 3)])
@@ -115,6 +119,7 @@ def test_pools_that_are_padded_alike(size: int, window: int, dtype: DataType, pl
     np.testing.assert_array_equal(pack[y][:, 0], wanted)
 
 
+@pytest.mark.a_few("DataType.INT64")
 @pytest.mark.mlir
 @pytest.mark.parametrize("sums", [DataType.FLOAT, DataType.INT64])
 def test_a_gradient_that_meets_a_part_of_a_reduction(sums: DataType) -> None:
@@ -133,6 +138,7 @@ def test_a_gradient_that_meets_a_part_of_a_reduction(sums: DataType) -> None:
     np.testing.assert_allclose(g.reference(pack)[dw], wanted, rtol=1e-5)
 
 
+@pytest.mark.a_few("gfx942-NCHW")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("place", ["cpu", "gfx942"])
@@ -153,6 +159,7 @@ def test_an_image_is_whole_beside_a_pool_that_reads_a_part_of_it(place: str, lay
     np.testing.assert_array_equal(pack[pooled], -pack[x][:, :, ::2, ::2])
 
 
+@pytest.mark.a_few("gfx942")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("place", ["cpu", "gfx942"])
 def test_an_image_is_whole_beside_a_convolution_that_reads_a_part_of_it(place: str) -> None:

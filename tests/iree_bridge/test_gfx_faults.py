@@ -131,6 +131,7 @@ def _assert_near(results: Arrays, wanted: Arrays) -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[tensor.data_type] * np.abs(want).max())
 
 
+@pytest.mark.a_few("conv-layout_y_nhwc_dgrad", "reduction-max_nan", "resample-special_max")
 @pytest.mark.parametrize(("family", "name"), TABLES, ids=str)
 def test_case_of_the_tables(family: str, name: str) -> None:
     case = next(case for case in family_cases(family) if case.name == name)
@@ -139,6 +140,7 @@ def test_case_of_the_tables(family: str, name: str) -> None:
     assert outcome.verdict is Verdict.RIGHT, outcome.text
 
 
+@pytest.mark.a_few("tail_f32_3_channels", "tail_f16_13_channels")
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolution(name: str) -> None:
     graph, pack, wanted = _convolution(*CONVOLUTIONS[name])
@@ -146,6 +148,7 @@ def test_convolution(name: str) -> None:
     _assert_near(results, wanted)
 
 
+@pytest.mark.a_few("dgrad_one_row")
 @pytest.mark.parametrize("name", WRAPPING)
 def test_offsets_need_not_wrap(name: str) -> None:
     """Right whether or not hardware takes the sum of a buffer's offsets modulo 2**32."""
@@ -156,6 +159,7 @@ def test_offsets_need_not_wrap(name: str) -> None:
         _assert_near(results, wanted)
 
 
+@pytest.mark.thorough
 def test_offsets_of_a_depthwise_gradient_need_not_wrap() -> None:
     case = next(case for case in family_cases("conv") if case.name == "1d_depthwise_wgrad")
     graph = case.graph()
@@ -163,6 +167,7 @@ def test_offsets_of_a_depthwise_gradient_need_not_wrap() -> None:
     assert outcome.ok, outcome.text
 
 
+@pytest.mark.thorough
 def test_offsets_of_a_product_need_not_wrap() -> None:
     g = Graph("product", io_data_type=F32, compute_data_type=F32)
     a, b = g.tensor("a", dim=(3, 33, 75)), g.tensor("b", dim=(3, 75, 49))
@@ -175,6 +180,7 @@ def test_offsets_of_a_product_need_not_wrap() -> None:
         _assert_near(results, {out: want})
 
 
+@pytest.mark.a_few("fprop-(0, 1, 2, 3)-(0, 1, 2, 3)-(0, 1, 3, 2)")
 @pytest.mark.parametrize(("kind", "first", "second", "result"), ORDERS, ids=str)
 def test_any_order_of_dims(kind: str, first: Sequence[int], second: Sequence[int], result: Sequence[int]) -> None:
     """Implicit GEMM takes the image's elements in the order in which they lie and the filters' in another."""
@@ -193,6 +199,7 @@ def test_any_order_of_dims(kind: str, first: Sequence[int], second: Sequence[int
     _assert_near(results, {out: _gradient_or_not(kind, tensors, pack, dims)})
 
 
+@pytest.mark.a_few("('NCHW', 'NHWC')-(6, 13, 1, 3)-(1, 2)")
 @pytest.mark.parametrize(("filters", "stride"), FLAT_FILTERS, ids=str)
 @pytest.mark.parametrize("layouts", [("NCHW", "NHWC"), ("NHWC", "NCHW")], ids=str)
 def test_flat_filters_in_another_layout(
@@ -208,6 +215,7 @@ def test_flat_filters_in_another_layout(
     _assert_near(results, {out: _gradient_or_not("fprop", tensors, pack, dims, stride=tuple(stride))})
 
 
+@pytest.mark.a_few("activation")
 @pytest.mark.parametrize("between", ["convolution", "activation"])
 def test_an_image_that_is_made_in_another_order_than_its_strides_say(between: str) -> None:
     """seed 11000159 of `fusilli fuzz`: a value has no strides, but the filters behind it were laid as if it had."""
@@ -232,6 +240,7 @@ def test_an_image_that_is_made_in_another_order_than_its_strides_say(between: st
     _assert_near(results, {out: wanted.numpy()})
 
 
+@pytest.mark.a_few("(65, 7, 2)")
 @pytest.mark.parametrize("sizes", IN_FIVES_AND_SEVENS, ids=str)
 def test_few_rows_in_vectors_of_five_and_seven(sizes: tuple[int, int, int]) -> None:
     """The compiler aborted: "Cannot select"."""
@@ -244,6 +253,7 @@ def test_few_rows_in_vectors_of_five_and_seven(sizes: tuple[int, int, int]) -> N
     _assert_near(results, {out: np.asarray(pack[a]).astype(np.float64) @ np.asarray(pack[b]).astype(np.float64)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("side", "terms"), [("a", 35), ("b", 65)])
 def test_one_row_that_is_decoded_in_vectors_of_five_and_seven(side: str, terms: int) -> None:
     """seed 1000858 of `fusilli fuzz`: the compiler aborted, "Cannot select"."""
@@ -263,6 +273,7 @@ def test_one_row_that_is_decoded_in_vectors_of_five_and_seven(side: str, terms: 
     _assert_near(results, {out: row @ matrix if side == "a" else matrix @ row})
 
 
+@pytest.mark.a_few("INT8 FP4_E2M1-(2, 16, 16)")
 @pytest.mark.parametrize("sizes", [(2, 16, 16), (4, 32, 16)], ids=str)
 @pytest.mark.parametrize(
     "types",
@@ -287,6 +298,7 @@ def test_an_operand_of_four_bits_beside_one_that_is_converted(
     _assert_near(results, {out: np.asarray(pack[a]).astype(np.float64) @ np.asarray(pack[b]).astype(np.float64)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FEW_PIXELS)
 def test_few_pixels_in_vectors_of_five_and_seven(name: str) -> None:
     graph, pack, wanted = _convolution(*FEW_PIXELS[name])
@@ -297,6 +309,7 @@ def test_few_pixels_in_vectors_of_five_and_seven(name: str) -> None:
 SKINNY = [(5, 32, 256), (8, 32, 256), (3, 48, 128)]
 
 
+@pytest.mark.a_few("(8, 32, 256)-gfx90a", "(3, 48, 128)-gfx942")
 @pytest.mark.parametrize("chip", ["gfx90a", "gfx942", "gfx950"])
 @pytest.mark.parametrize("sizes", SKINNY, ids=str)
 def test_products_of_few_rows(sizes: tuple[int, int, int], chip: str) -> None:
@@ -308,6 +321,7 @@ def test_products_of_few_rows(sizes: tuple[int, int, int], chip: str) -> None:
     assert outcome.ok, outcome.text
 
 
+@pytest.mark.a_few("DataType.BFLOAT16-ReductionMode.MIN", "DataType.INT32-ReductionMode.MAX")
 @pytest.mark.parametrize("mode", [ReductionMode.MAX, ReductionMode.MIN], ids=str)
 @pytest.mark.parametrize("dtype", [F32, BF16, DataType.DOUBLE, DataType.INT32, DataType.INT64], ids=str)
 def test_extremes_of_one_sign(dtype: DataType, mode: ReductionMode) -> None:
@@ -322,6 +336,7 @@ def test_extremes_of_one_sign(dtype: DataType, mode: ReductionMode) -> None:
     assert np.array_equal(np.asarray(results[out]).astype(int), sign * drawn.min(axis=1, keepdims=True))
 
 
+@pytest.mark.a_few("DataType.FLOAT", "DataType.INT64")
 @pytest.mark.parametrize("dtype", [F32, F16, DataType.DOUBLE, DataType.INT8, DataType.INT32, DataType.INT64], ids=str)
 def test_large_max_pools_of_negative_numbers(dtype: DataType) -> None:
     """They were 0, as maxima of rows were."""
@@ -338,6 +353,7 @@ def test_large_max_pools_of_negative_numbers(dtype: DataType) -> None:
     assert np.array_equal(np.asarray(results[out]).astype(int), want)
 
 
+@pytest.mark.a_few("DataType.BFLOAT16")
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_few_rows_times_a_batch_for_gfx950(dtype: DataType) -> None:
     """The tail of the terms was multiplied with what nobody wrote."""
@@ -427,6 +443,7 @@ def test_a_gradient_of_points_in_groups_beside_a_reduction() -> None:
     _assert_near(results, {out: wanted.reshape(1, 4, 2), total: norm.reshape(1, 1, 1)})
 
 
+@pytest.mark.a_few("3-3-4-6-image1-gfx90a", "2-2-13-12-image3-gfx942")
 @pytest.mark.parametrize("chip", ["gfx90a", "gfx942", "gfx950"])
 @pytest.mark.parametrize(
     ("n", "groups", "c", "k", "image"),
@@ -445,6 +462,7 @@ def test_gradients_of_points_in_groups(n: int, groups: int, c: int, k: int, imag
     _assert_near(results, {out: np.einsum("ngkhw,gkc->ngchw", rows, filters).reshape(n, groups * c, *image)})
 
 
+@pytest.mark.a_few("DataType.HALF")
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_depthwise_gradients_of_two_phases(dtype: DataType) -> None:
     """Channels last, the filters of the phases were taken in another order: 0.58 for -0.0007."""
@@ -462,6 +480,7 @@ def test_depthwise_gradients_of_two_phases(dtype: DataType) -> None:
     _assert_near(results, {out: want})
 
 
+@pytest.mark.a_few("dgrad-DataType.FLOAT-5-3-33-13-3-1-gfx950", "fprop-DataType.HALF-3-17-2-21-2-1-gfx90a")
 @pytest.mark.parametrize("chip", ["gfx90a", "gfx942", "gfx950"])
 @pytest.mark.parametrize(
     ("kind", "dtype", "n", "c", "k", "size", "window", "padding"),
@@ -490,6 +509,7 @@ def test_few_channels_in_one_dim(
     _assert_near(results, {out: convolve(a, b, padding=padding).numpy()})
 
 
+@pytest.mark.thorough
 def test_a_sum_of_negated_numbers() -> None:
     """Fused they are a difference, which the compiler would split over kernels and could not."""
     g = Graph("sum", io_data_type=F32, compute_data_type=F32)
@@ -500,6 +520,7 @@ def test_a_sum_of_negated_numbers() -> None:
     _assert_near(results, {out: -np.asarray(pack[x]).astype(np.float64).sum(axis=(0, 1), keepdims=True)})
 
 
+@pytest.mark.a_few("gfx950")
 @pytest.mark.parametrize("chip", ["gfx90a", "gfx950"])
 def test_a_sum_of_negated_numbers_beside_a_product_of_few_rows(chip: str) -> None:
     """Neither is compiled in the other's form."""
@@ -514,6 +535,7 @@ def test_a_sum_of_negated_numbers_beside_a_product_of_few_rows(chip: str) -> Non
     _assert_near(results, {product: left @ right, sums: -terms.sum(axis=(0, 1), keepdims=True)})
 
 
+@pytest.mark.thorough
 def test_a_broadcast_product_for_gfx950() -> None:
     """A barrier in a branch that only one of three waves took."""
     g = Graph("product", io_data_type=F16, compute_data_type=F32)

@@ -70,6 +70,7 @@ def test_right(name: str) -> None:
     check((FAST | SLOW)[name])
 
 
+@pytest.mark.a_few("DataType.HALF-ReductionMode.AMAX")
 @pytest.mark.parametrize("mode", [ReductionMode.MAX, ReductionMode.MIN, ReductionMode.AMAX])
 @pytest.mark.parametrize("dtype", [HALF, pytest.param(FLOAT, marks=pytest.mark.slow)])
 def test_nan_wins(mode: ReductionMode, dtype: DataType) -> None:
@@ -88,17 +89,20 @@ def test_nan_wins(mode: ReductionMode, dtype: DataType) -> None:
     np.testing.assert_array_equal(got, -right if mode is ReductionMode.MIN else right)
 
 
+@pytest.mark.a_few("gfx90a")
 @pytest.mark.parametrize("target", ["gfx90a", "gfx950"])
 def test_products_of_few_rows_compile(target: str) -> None:
     code = compile_code(product(HALF, (8, 256), (256, 32)), Target.parse(target))
     assert code.form == "no product tiles"
 
 
+@pytest.mark.thorough
 def test_a_barrier_that_some_waves_skip_is_not_served() -> None:
     code = compile_code(product(HALF, (3, 2, 14, 10), (1, 2, 10, 6)), Target.parse("gfx950"))
     assert code.form != "plain"
 
 
+@pytest.mark.a_few("convolution-NHWC")
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("reader", ["pool", "convolution"])
 def test_the_form_of_one_reader_is_right(reader: str, layout: str) -> None:
@@ -119,6 +123,7 @@ def test_the_form_of_one_reader_is_right(reader: str, layout: str) -> None:
         assert outcome.ok, outcome.text
 
 
+@pytest.mark.thorough
 def test_a_product_of_few_rows_beside_what_cannot_be_split() -> None:
     g = Graph("both", io_data_type=HALF, compute_data_type=FLOAT, intermediate_data_type=FLOAT)
     g.matmul(g.tensor("a", dim=(4, 128)), g.tensor("b", dim=(128, 24))).set_output(True)
@@ -127,6 +132,7 @@ def test_a_product_of_few_rows_beside_what_cannot_be_split() -> None:
     assert compile_code(g, Target.parse("gfx950")).form == "no product tiles, whole sums"
 
 
+@pytest.mark.thorough
 def test_more_local_memory_than_there_is() -> None:
     graph = convolution("dgrad", HALF, (8, 2, 32, 32), (64, 2, 3, 3), pad=(1, 1), stride=(2, 2))
     assert compile_code(graph, Target.parse("gfx942")).form == "no tiles"

@@ -61,6 +61,7 @@ def test_a_change_reads_as_one_line() -> None:
     ]
 
 
+@pytest.mark.a_few("residual_rmsnorm_f16-gfx942", "conv_bias_relu_f16_nhwc-gfx942")
 @pytest.mark.mlir
 @pytest.mark.parametrize(("name", "target"), _SAMPLE)
 def test_a_sample(name: str, target: str) -> None:

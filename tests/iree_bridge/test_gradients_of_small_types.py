@@ -59,6 +59,7 @@ def _graph(make: Callable[[Graph], tuple[TensorAttr | None, ...]], dtype: DataTy
     return g.validate()
 
 
+@pytest.mark.a_few("average-FP4_E2M1", "layernorm-FP8_E4M3")
 @pytest.mark.parametrize("dtype", [DataType.FP8_E4M3, DataType.FP4_E2M1], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize(
     "make", [batchnorm, layernorm, rmsnorm, average, maximum, experts, experts_gradient], ids=lambda make: make.__name__

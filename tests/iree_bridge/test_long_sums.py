@@ -88,6 +88,7 @@ CASES: dict[str, tuple[tuple[int, ...], Build, int]] = {
 """Dims of x, what is made of it, kernels at most."""
 
 
+@pytest.mark.a_few("rows_short_and_odd", "rows", "channels")
 @pytest.mark.parametrize("name", CASES)
 def test_errors_of_long_sums_are_those_of_a_few_roundings(name: str) -> None:
     dims, make, kernels = CASES[name]
@@ -109,6 +110,7 @@ def test_errors_of_long_sums_are_those_of_a_few_roundings(name: str) -> None:
     assert code.dispatches <= kernels
 
 
+@pytest.mark.a_few("16-65536-16-False")
 @pytest.mark.parametrize(
     ("m", "k", "n", "transposed"),
     [(64, 16384, 64, False), (64, 16384, 64, True), (16, 65536, 16, False), (2, 4096, 40, False)],

@@ -69,6 +69,7 @@ def _check(seed: int, name: str) -> None:
         assert comparison.ok, str(comparison)
 
 
+@pytest.mark.a_few("0-cpu:x86-64-v3", "3-cpu:x86-64-v2")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("name", _LEVELS[:2])
 @pytest.mark.parametrize("seed", range(4))

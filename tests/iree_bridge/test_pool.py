@@ -254,6 +254,7 @@ def test_an_idle_worker_ends_by_itself(tmp_path: Path) -> None:
         short.shutdown()
 
 
+@pytest.mark.thorough
 def test_the_number_of_workers_is_bounded(tmp_path: Path) -> None:
     one = WorkerPool(Options(cache_dir=tmp_path, workers=1))
     seen: set[int] = set()
@@ -349,6 +350,7 @@ def test_a_worker_whose_parent_ends_during_its_start_leaves_no_folder(tmp_path: 
     assert not scratch.exists()
 
 
+@pytest.mark.a_few("os.kill(os.getpid(), 9)")
 @pytest.mark.parametrize("end", ["return", "os._exit(0)", "os.kill(os.getpid(), 9)", "os.abort()"])
 def test_workers_end_with_their_parent(end: str) -> None:
     code = f"def main():\n    ask(); print(*workers.pids(), flush=True); {end}\nmain()"
@@ -359,6 +361,7 @@ def test_workers_end_with_their_parent(end: str) -> None:
     assert gone(pid, 5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("before", ["none", "a compile"])
 def test_a_worker_in_a_native_call_that_keeps_the_gil_ends_with_its_parent(tmp_path: Path, before: str) -> None:
     """Also after a compile with a linker, for which LLVM puts handlers of its own in place."""
@@ -420,6 +423,7 @@ def test_a_forked_child_has_workers_of_its_own() -> None:
     assert run_host(code) == "0 True True"
 
 
+@pytest.mark.a_few("signal.signal(signal.SIGINT, signal.SIG_IGN)")
 @pytest.mark.parametrize(
     "setting",
     [

@@ -14,9 +14,10 @@ from fusilli_plugin.testing.strategies import graphs
 from graph_api import FusilliError, Graph, numerics
 from iree_bridge import Target, build, support
 
-_FAST, _SLOW = 7, 50
+_FEW, _FAST, _SLOW = 3, 7, 50
 _BATCHES = [
-    *(pytest.param(batch, _FAST, id=f"fast-{batch}") for batch in range(2)),
+    pytest.param(0, _FEW, id="few"),
+    *(pytest.param(batch, _FAST, id=f"fast-{batch}", marks=pytest.mark.thorough) for batch in range(2)),
     *(pytest.param(batch, _SLOW, id=f"slow-{batch}", marks=pytest.mark.slow) for batch in range(2, 10)),
 ]
 
@@ -71,6 +72,7 @@ def test_supported_means_right(batch: int, examples: int, tmp_path: Path) -> Non
     assert sum(served) > 0.8 * examples
 
 
+@pytest.mark.a_few("1", "2")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     "number", [*range(5), 42, *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 105) if n != 42)]
@@ -79,6 +81,7 @@ def test_images_with_several_readers(number: int) -> None:
     assert not complaint(graph(number, "shared image"))
 
 
+@pytest.mark.thorough
 def test_a_failure_is_shrunk_and_written(tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
 

@@ -264,6 +264,7 @@ def test_arrays_at_addresses_that_hipdnn_promises(make: Any, device: str) -> Non
             np.testing.assert_array_equal(pack["y"], expected)
 
 
+@pytest.mark.thorough
 def test_what_is_copied_for_its_address() -> None:
     """What reads its buffers once takes them at multiples of 16; what reads them often, or expects more, copies."""
     for make, options, copied in (
@@ -514,6 +515,7 @@ print(rss() - before)
 """
 
 
+@pytest.mark.a_few("0-8000")
 @pytest.mark.parametrize("count", [8_000, pytest.param(100_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("perturb", ["0", "165"])
 def test_memory_stays_flat_when_arrays_rotate_through_the_view_cache(count: int, perturb: str) -> None:
@@ -553,6 +555,7 @@ print("parent")
     assert out.split() == ["child", "parent"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a thread keeps its last processor")
 def test_the_thread_that_calls_keeps_its_processors() -> None:
     """The launcher moves its own threads away from the caller's processor, by numbers that new ones do not have yet."""

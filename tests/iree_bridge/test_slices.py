@@ -17,6 +17,18 @@ FLAT = ("product", "convolution", "points", "groups", "attention", "pool", "redu
         "shared", "small product", "small convolution", "small attention", "norm gradient", "experts")  # fmt: skip
 
 
+@pytest.mark.a_few(
+    "points",
+    "groups",
+    "attention",
+    "pool",
+    "reduction",
+    "small product",
+    "small convolution",
+    "small attention",
+    "norm gradient",
+    "experts",
+)
 @pytest.mark.parametrize("family", FLAT)
 def test_entries_are_those_of_the_whole(family: str) -> None:
     """Every value of the slice against the whole, for random graphs."""

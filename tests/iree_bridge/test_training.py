@@ -90,6 +90,7 @@ def check_steps(network: Network, execute: Execute, steps: int = STEPS) -> None:
         assert sum(losses[-2:]) < 0.6 * sum(losses[:2]), losses
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
 def test_each_step_is_pytorchs(make: Callable[[], Network]) -> None:
@@ -116,6 +117,7 @@ def test_all_steps_together_stay_near_pytorchs(make: Callable[[], Network]) -> N
             )
 
 
+@pytest.mark.thorough
 @pytest.mark.mlir
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "cnn" else pytest.mark.slow) for name in NETWORKS]

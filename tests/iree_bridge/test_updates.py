@@ -93,6 +93,7 @@ CASES: dict[str, tuple[str, Sequence[np.ndarray], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.a_few("index_put", "insert_slice")
 @pytest.mark.parametrize("name", CASES)
 def test_inputs_stay(name: str) -> None:
     text, arrays, expected = CASES[name]

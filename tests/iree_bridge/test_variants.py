@@ -19,6 +19,7 @@ GFX942 = Target.parse("gfx942")
 TENSOR_CORES = (b"mma.sync", b"wmma.")
 
 
+@pytest.mark.a_few("conv 3x3+bias+ReLU HALF")
 @pytest.mark.parametrize("name", ["conv 1x1+bias+ReLU HALF", "conv 3x3+bias+ReLU HALF", "batched products BFLOAT16"])
 @pytest.mark.iree_cpu
 def test_code_for_cuda_has_no_tensor_core_instructions(name: str) -> None:
@@ -35,6 +36,7 @@ def test_attention_for_cuda_needs_one_of_the_pipelines() -> None:
     assert b".target sm_80" in compile_code(graph, CUDA).vmfb
 
 
+@pytest.mark.a_few("5-128", "16-64")
 @pytest.mark.parametrize(("queries", "head"), [(2, 64), (5, 128), (17, 64), (49, 64), (16, 64), (33, 96)])
 @pytest.mark.iree_cpu
 def test_attention_of_one_head_compiles_for_cuda(queries: int, head: int) -> None:
@@ -53,6 +55,7 @@ def test_a_sum_of_negated_numbers_compiles_for_cuda() -> None:
     assert b".target sm_80" in compile_code(graph, CUDA).vmfb
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 def test_a_pool_of_a_maximum_compiles_for_cuda() -> None:
     """seed 3131002236 of `fusilli fuzz`: "restricted to workgroup distributed contexts" in all other forms."""
@@ -113,6 +116,7 @@ def test_loads_always_go_through_buffer_instructions() -> None:
                 assert not [flag for flag in variant.flags if "buffer-instr" in flag]
 
 
+@pytest.mark.thorough
 def test_a_variant_is_known_by_its_name() -> None:
     for target in map(Target.parse, known_targets()):
         for make in GRAPHS.values():
@@ -184,6 +188,7 @@ def test_products_of_few_rows(a: tuple[int, ...], b: tuple[int, ...], dtype: Dat
     assert choose(graph.validate(), Target.parse(target)).name == first
 
 
+@pytest.mark.a_few("(8, 64, 28, 28)-NHWC-True", "(64, 3, 224, 224)-NCHW-False")
 @pytest.mark.parametrize(
     ("dims", "layout", "whole"),
     [

@@ -119,6 +119,7 @@ def test_without_a_c_compiler_the_edge_is_skipped(tmp_path: Path, monkeypatch: p
     made.warm()  # nothing to do
 
 
+@pytest.mark.thorough
 @pytest.mark.mlir
 @pytest.mark.iree_cpu
 def test_the_c_program_measures_cpu_and_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ _SAMPLE = [
     ("layernorm_backward", "DOUBLE"), ("matmul", "INT4"), ("moe_grouped_matmul", "FP8_E5M2"), ("reduction", "UINT8"),
     ("resample_fwd", "INT8"), ("sdpa", "HALF"),
 ]  # fmt: skip
-"""What ``make test`` runs."""
+"""What ``make test-thorough`` runs, and ``make test`` a few of."""
 
 
 def table() -> dict[tuple[Row, DataType], str]:
@@ -81,6 +81,7 @@ def served() -> list[tuple[Row, DataType]]:
     return [(row, dtype) for row, of in answers().items() for dtype, cell in of.items() if None in cell.values()]
 
 
+@pytest.mark.a_few("block_scale_dequantize-FP6_E3M2", "reduction-UINT8", "resample_fwd-INT8")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     ("row", "dtype"),

@@ -57,6 +57,7 @@ def test_a_row_is_the_same_in_onnx_and_in_pytorch(number: int) -> None:
     np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.thorough
 @pytest.mark.ort
 @pytest.mark.mlir
 @pytest.mark.iree_cpu
@@ -108,6 +109,7 @@ def test_usage(arguments: list[str], message: str) -> None:
     assert message in done.output
 
 
+@pytest.mark.thorough
 def test_a_step_of_training_is_measured_beside_pytorch_and_inductor(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "steps.json"

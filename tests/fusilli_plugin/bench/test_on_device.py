@@ -55,6 +55,9 @@ def in_pytorch(row: GraphRow) -> None:
     assert found.ok, str(found)
 
 
+@pytest.mark.a_few(
+    "product f16 24 of 128x64x128 rr", "fprop f16 nhwc 2x64x56x56, 256 of 1x1", "layer norm f16 512x4096"
+)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_row_is_the_same_in_pytorch(name: str) -> None:
     in_pytorch(GPU[name])
@@ -78,6 +81,7 @@ def small(monkeypatch: pytest.MonkeyPatch, dtype: DataType) -> Graph:
     return g.validate()
 
 
+@pytest.mark.a_few("DataType.BFLOAT16")
 @pytest.mark.mlir
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("dtype", [DataType.HALF, DataType.BFLOAT16])
@@ -124,6 +128,7 @@ def test_a_wrong_result_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "[5, 3]" in found.wrong
 
 
+@pytest.mark.thorough
 @pytest.mark.mlir
 @pytest.mark.iree_cpu
 def test_the_suite_on_the_cpu(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_a_lone_convolution_must_be_one_dispatch_on_the_matrix_units() -> None:
     assert row.inspection.matrix
 
 
+@pytest.mark.a_few("False")
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.iree_cpu
 def test_the_command_s_exit_code_is_its_verdict(right: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

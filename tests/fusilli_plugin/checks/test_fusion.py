@@ -37,6 +37,7 @@ def test_ids_are_unique_and_cover_the_promised_patterns() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("name", SAMPLE)
 def test_sample_is_right_on_the_cpu(name: str) -> None:

@@ -27,6 +27,7 @@ def _model(nodes: list[onnx.NodeProto], x: tuple[int, ...], constants: dict[str,
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.thorough
 def test_a_part_of_a_node_is_not_taken_for_the_node() -> None:
     """The product of the second Gemm is a graph, its bias goes with the sum of both into another."""
     rng = np.random.default_rng(0)
@@ -77,6 +78,7 @@ def test_models_that_quantise_are_compared() -> None:
     assert all(finding.ok for finding in findings), [str(finding) for finding in findings]
 
 
+@pytest.mark.thorough
 def test_where_nothing_is_compared_is_no_success() -> None:
     x = np.zeros((2, 3), ml_dtypes.int4)
     model, feeds = one_node("Cast", {"x": x}, {"y": ml_dtypes.float8_e4m3fn}, opset=23, to=TensorProto.FLOAT8E4M3FN)

@@ -61,6 +61,7 @@ def test_a_device_that_is_right() -> None:
     assert {result.name: (result.outcome, result.text) for result in results} == dict.fromkeys(FEW, ("right", ""))
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 def test_a_device_that_forgets_work(monkeypatch: pytest.MonkeyPatch) -> None:
     execute, count = FusilliPlan.execute, 0

@@ -77,6 +77,7 @@ def test_the_default_device_is_tried_where_it_is(fusilli: Fusilli, monkeypatch: 
     assert found["self-test on hip"]["detail"] == "right on hip"
 
 
+@pytest.mark.a_few("without0")
 @pytest.mark.usefixtures("no_self_test")
 @pytest.mark.parametrize("without", [(), ("hipModuleLaunchKernel", "hipMemsetD16Async")])
 def test_a_hip_runtime_without_functions_of_launches(
@@ -127,6 +128,7 @@ def test_plugins_of_others_are_listed(fusilli: Fusilli, engines_folder: Path, mo
     assert "TINY_ENGINE" in other["detail"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_self_test")
 def test_a_second_plugin_with_our_engine_is_reported(
     fusilli: Fusilli, engines_folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -157,6 +157,7 @@ def test_a_closed_standard_input_is_empty() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 def test_output_that_is_lost_is_told(tmp_path: Path) -> None:
     def ended(redirection: str, *args: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", MAIN, *map(str, args)]

@@ -128,6 +128,7 @@ def test_a_closed_pipe_ends_quietly(args: list[str]) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.a_few("args1", "args3")
 @pytest.mark.parametrize("args", PRINTING)
 def test_a_standard_output_that_cannot_be_written_is_told(args: list[str]) -> None:
     full = ["bash", "-c", 'exec "$@" >/dev/full', "sh"]

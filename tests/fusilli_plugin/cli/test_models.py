@@ -153,6 +153,7 @@ RANDOM = {
 }
 
 
+@pytest.mark.a_few("noise_like", "drop")
 @pytest.mark.parametrize("name", RANDOM)
 def test_what_depends_on_random_nodes_is_not_compared(fusilli: Fusilli, tmp_path: Path, name: str) -> None:
     parts, constants = RANDOM[name]
@@ -440,6 +441,7 @@ def test_all_that_is_wrong_with_the_arguments_is_told_before_the_work(
     assert "array" not in alone.stderr
 
 
+@pytest.mark.thorough
 def test_channels_last_between_graphs(fusilli: Fusilli, tmp_path: Path) -> None:
     """Another order in memory: every graph is right, and the report says so."""
     onnx.save(onnx_models.small_cnn(), tmp_path / "cnn.onnx")

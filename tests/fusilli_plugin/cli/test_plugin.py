@@ -93,6 +93,7 @@ def two_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fusilli_plugin.cli.selftest.measure", lambda device, options: found)
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 @pytest.mark.usefixtures("two_graphs")
 def test_a_selftest_is_remembered(fusilli: Fusilli, cold_cache: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def test_a_plugin_that_keeps_to_the_rules_passes(tmp_path: Path) -> None:
     assert document["operations"]["pointwise"]["right"] == 1, "RELU"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("macro", "layout"), [("OLD", "November 2025"), ("WITH_CONFIG", "newest")])
 def test_published_versions_of_the_interface(tmp_path: Path, macro: str, layout: str) -> None:
     names = "load,names,api-version,claims,save,restore,bad-plans,execute,plans"
@@ -70,6 +72,7 @@ def test_published_versions_of_the_interface(tmp_path: Path, macro: str, layout:
     assert set(saves.values()) == ({"skipped"} if macro == "OLD" else {"passed"})
 
 
+@pytest.mark.thorough
 def test_a_careless_plugin_fails_where_it_is_careless(tmp_path: Path) -> None:
     document = examined(build(tmp_path, "CARELESS"), "--check", ",".join(INTERFACE), code=1)
     assert failures(document) == {
@@ -104,12 +107,12 @@ def test_a_plugin_that_dies_of_a_graph_is_asked_about_the_others(tmp_path: Path)
 def test_a_plugin_that_hangs_is_a_row(tmp_path: Path) -> None:
     junit = tmp_path / "junit.xml"
     plugin = build(tmp_path, "STUCK")
-    document = examined(plugin, "--check", "load,execute", "--limit", "8", "--junit", str(junit), code=1)
+    document = examined(plugin, "--check", "load,execute", "--limit", "5", "--junit", str(junit), code=1)
     assert failures(document) == {"execute": "hung"}
     suite = ElementTree.parse(junit).getroot()
     assert (suite.get("tests"), suite.get("errors"), suite.get("failures")) == ("4", "1", "0")
     (error,) = suite.iter("error")
-    assert error.get("message") == "no end within 8 s: execution 1: executing relu FLOAT"
+    assert error.get("message") == "no end within 5 s: execution 1: executing relu FLOAT"
 
 
 def ours(folder: Path) -> Path:
@@ -119,9 +122,20 @@ def ours(folder: Path) -> Path:
 
 
 @pytest.mark.iree_cpu
-def test_our_own_plugin_keeps_to_every_rule(tmp_path: Path) -> None:
-    document = examined(ours(tmp_path), "--check", ",".join(INTERFACE))
-    assert {row["check"]: row["verdict"] for row in document["checks"]} == dict.fromkeys(INTERFACE, "passed")
+@pytest.mark.parametrize(
+    "checks",
+    [
+        # all but what asks for hundreds of graphs, each of which is compiled
+        pytest.param(("load", "names", "save"), id="a few"),
+        pytest.param(INTERFACE, id="every rule", marks=pytest.mark.thorough),
+    ],
+)
+def test_our_own_plugin_keeps_to_the_rules(tmp_path: Path, checks: Sequence[str]) -> None:
+    document = examined(ours(tmp_path), "--check", ",".join(checks))
+    verdicts = {row["check"]: row["verdict"] for row in document["checks"]}
+    assert set(checks) <= verdicts.keys()
+    assert set(verdicts) <= set(INTERFACE)
+    assert set(verdicts.values()) == {"passed"}
 
 
 @pytest.mark.slow

@@ -130,6 +130,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(
         _fresh()
 
 
+@pytest.mark.thorough
 def test_threads_build_it_once(place: Path) -> None:
     library._core.cache_clear()
     with ThreadPoolExecutor(4) as pool:

@@ -104,6 +104,7 @@ def emulator() -> Emulator:
     return Emulator(Target.parse("gfx942"))
 
 
+@pytest.mark.a_few("1x1 convolution, odd pixels", "gradient of the filters", "pointwise")
 @pytest.mark.parametrize("name", SAMPLE)
 def test_sample_is_right(name: str, emulator: Emulator) -> None:
     outcome = emulator.examine(SAMPLE[name]())
@@ -233,6 +234,7 @@ def test_inputs_that_do_not_fit_are_no_fault_of_the_code(
     assert re.match(message, outcome.text)
 
 
+@pytest.mark.thorough
 def test_threads_emulate_at_once(emulator: Emulator) -> None:
     graphs = [_product(5 + n, 7, 33) for n in range(4)]
     with ThreadPoolExecutor(4) as pool:

@@ -66,6 +66,7 @@ def test_reduce_alone(tmp_path: Path) -> None:
     assert json.loads(right.stdout)["outcome"] == "right"
 
 
+@pytest.mark.thorough
 def test_an_interrupt_ends_with_the_report_and_what_was_found(tmp_path: Path) -> None:
     """The finding is being made small when it comes."""
     fault = f"time.sleep(0.3)\n{PRODUCTS}"
@@ -89,6 +90,7 @@ def test_an_interrupt_ends_with_the_report_and_what_was_found(tmp_path: Path) ->
     assert json.loads((capsule / "finding.json").read_text())["verdict"]["kind"] == "wrong"
 
 
+@pytest.mark.a_few("arguments0-*", "arguments2-*")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -118,6 +120,7 @@ def test_workarounds_are_named_and_their_flags_are_the_compilers() -> None:
         raw_flags(["padding"], "llvm-cpu")
 
 
+@pytest.mark.a_few("cpu")
 @pytest.mark.mlir
 @pytest.mark.parametrize("target", ["cpu", "gfx942", "sm_86"])
 def test_the_compiler_knows_every_flag_of_the_table(target: str) -> None:

@@ -47,6 +47,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
         yield made
 
 
+@pytest.mark.a_few("raise-run-raises KeyError", "wrong-reference-wrong", "alone-alone-wrong")
 @pytest.mark.parametrize(
     ("name", "check", "kind"),
     [
@@ -104,6 +105,7 @@ def test_a_setting_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         made.start()
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_stopped_while_it_is_asked(worker: Worker) -> None:
     threading.Timer(3.0, worker.stop).start()
     begin = time.monotonic()

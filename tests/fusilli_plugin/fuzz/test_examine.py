@@ -30,6 +30,7 @@ def compiler(folder: Path, more: str) -> str:
     return str(script)
 
 
+@pytest.mark.a_few("--iree-input-demote-f64-to-f32=true-wrong", "--no-such-flag-compile refused")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     ("more", "kind"),

@@ -19,7 +19,10 @@ from tests.cases import OpCase, all_cases
 
 GRAPHS = Path(__file__).resolve().parents[2] / "data" / "hipdnn_graphs"
 SERVED = sorted(path.name for path in GRAPHS.glob("*.bin"))
-CASES = [pytest.param(case, id=f"{family}-{case.name}") for family, case in all_cases()]
+CASES = [
+    pytest.param(case, id=f"{family}-{case.name}", marks=() if case.fast else pytest.mark.thorough)
+    for family, case in all_cases()
+]
 
 
 def real(name: str) -> WireGraph:

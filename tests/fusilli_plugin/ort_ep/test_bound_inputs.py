@@ -35,6 +35,7 @@ def claimed(made: Any) -> set[str]:
     return {node.op_type for node in fusilli_plugin.ep_report(made).nodes if node.group}
 
 
+@pytest.mark.thorough
 def test_what_an_input_says_is_known_to_the_code_and_held_against_each_run() -> None:
     model = reshaped()
     assert "Reshape" not in claimed(session(model))
@@ -50,6 +51,7 @@ def test_what_an_input_says_is_known_to_the_code_and_held_against_each_run() -> 
     assert why == {"x [2, 24], shape [3]": "an input among 'shape' has another value than option inputs says"}
 
 
+@pytest.mark.thorough
 def test_dims_that_are_known_but_for_what_an_input_says() -> None:
     """The group has static inputs; the dims of its results follow from a value."""
     model = Model("static")
@@ -90,6 +92,7 @@ def chosen() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.a_few("true")
 @pytest.mark.parametrize("bound", ["true", "false"])
 def test_a_condition_can_be_bound(bound: str) -> None:
     data = chosen().SerializeToString()
@@ -117,6 +120,7 @@ def test_a_shape_that_the_session_computes_follows_from_a_bound_input() -> None:
         check(model, made, 1e-6, {"x": weight(n, n, 24), "size": np.array(each)})
 
 
+@pytest.mark.thorough
 def test_sizes_and_bound_inputs_go_together() -> None:
     made = session(reshaped(), inputs="shape=[-1,4,6]", shapes="n=2,4")
     for n in (1, 2, 3, 4):
@@ -141,6 +145,7 @@ def test_bad_values_are_refused(inputs: str, says: str) -> None:
         session(reshaped(), inputs=inputs)
 
 
+@pytest.mark.thorough
 def test_dims_without_a_name_are_given_by_their_input() -> None:
     """Without a number for it, the dim is guessed, and the guess does not fit the graph."""
     model = Model("parts")

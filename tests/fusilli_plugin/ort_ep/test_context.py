@@ -55,6 +55,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offloading, "survey", refuse)
 
 
+@pytest.mark.a_few("False")
 @pytest.mark.parametrize("embed", [True, False])
 def test_a_session_makes_a_model_that_a_later_one_runs(
     tmp_path: Path, embed: bool, request: pytest.FixtureRequest
@@ -201,6 +202,7 @@ def served(made: Any, sizes: tuple[int, ...]) -> None:
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.a_few("False")
 @pytest.mark.parametrize("embed", [True, False])
 def test_a_session_makes_a_model_for_several_sizes(tmp_path: Path, embed: bool, request: pytest.FixtureRequest) -> None:
     made = make(joined(), tmp_path, embed=embed, shapes="n=2,5")
@@ -215,6 +217,7 @@ def test_a_session_makes_a_model_for_several_sizes(tmp_path: Path, embed: bool, 
         session(str(made), on_new_shape="error").run(None, joined().feeds(0, {"n": 6}))
 
 
+@pytest.mark.thorough
 def test_the_command_makes_a_model_for_several_sizes(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     source, made = tmp_path / "model.onnx", tmp_path / "compiled.onnx"
     source.write_bytes(joined().data())

@@ -19,6 +19,7 @@ def in_a_session(seed: int) -> None:
     assert (report.claimed > 0, report.problems) == (True, ()), report
 
 
+@pytest.mark.a_few("2")
 @pytest.mark.parametrize("seed", [2, 9])
 def test_in_a_session(seed: int) -> None:
     in_a_session(seed)

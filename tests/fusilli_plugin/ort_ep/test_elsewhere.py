@@ -102,6 +102,7 @@ def test_a_strict_session_raises_where_others_fall_back(monkeypatch: pytest.Monk
         made.run(None, model.feeds(0, {"n": 2}))
 
 
+@pytest.mark.a_few("4")
 @pytest.mark.parametrize("rows", [4, 4096])  # on C's stage, on ONNX Runtime's addresses
 def test_a_launch_that_fails_is_done_by_the_kernels(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     model = product(rows)
@@ -125,6 +126,7 @@ def test_a_launch_for_a_new_shape_that_fails_is_done_by_the_kernels(monkeypatch:
     assert set(found.values()) == {"did not run: the device is on fire"}
 
 
+@pytest.mark.thorough
 def test_dims_that_a_run_gives_otherwise_than_inferred() -> None:
     """The first node says nothing of its dims but in the model's own words, which are wrong."""
     model = Model("wrong")
@@ -201,6 +203,7 @@ def test_wishes_are_served_newest_first_and_once() -> None:
     assert not queue.wants("d", lambda: None)
 
 
+@pytest.mark.thorough
 def test_a_session_that_is_gone_wishes_for_nothing() -> None:
     model = product()
     made = session(model)
@@ -211,6 +214,7 @@ def test_a_session_that_is_gone_wishes_for_nothing() -> None:
     assert background.wait(120)
 
 
+@pytest.mark.thorough
 def test_shapes_that_are_met_once_do_not_push_out_others() -> None:
     model = product()
     made = session(model, max_shapes="2")
@@ -249,11 +253,13 @@ def cpu_share_elsewhere(threads: int) -> float:
     return (process - caller) / process
 
 
+@pytest.mark.thorough
 def test_a_session_of_one_thread_works_in_the_callers() -> None:
     wait_for_code()
     assert cpu_share_elsewhere(1) < 0.15
 
 
+@pytest.mark.thorough
 def test_threads_that_are_asked_for_are_found() -> None:
     from fusilli_plugin.ort_ep import attach
 
@@ -277,6 +283,7 @@ def test_a_dump_folder_that_cannot_be_written_is_refused(tmp_path: Path, strict:
             session(add(), dump=str(folder), strict=strict)
 
 
+@pytest.mark.thorough
 def test_slow_compiles_are_warned_of_once_for_each_group(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

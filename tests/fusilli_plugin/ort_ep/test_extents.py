@@ -163,6 +163,18 @@ def told(model: Model | bytes, **options: str) -> Report:
     return fusilli_plugin.ep_report(session(model, **options))
 
 
+@pytest.mark.a_few(
+    "grouped_conv",
+    "batchnorm",
+    "prelu",
+    "matmul",
+    "matmul_of_two",
+    "gemm",
+    "turned_gemm",
+    "layernorm",
+    "added_weight",
+    "reshape",
+)
 @pytest.mark.ort
 @pytest.mark.usefixtures("provider")
 @pytest.mark.parametrize("name", NETS)
@@ -274,6 +286,7 @@ def looped(grows: bool, batch: int | str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.a_few("*-n")
 @pytest.mark.ort
 @pytest.mark.iree_cpu
 @pytest.mark.usefixtures("provider")
@@ -337,6 +350,7 @@ def chosen(condition: str, body: str = "MatMul", inner: bool = False) -> onnx.Mo
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.a_few("known-True", "by shape-True")
 @pytest.mark.ort
 @pytest.mark.iree_cpu
 @pytest.mark.usefixtures("provider")
@@ -372,6 +386,7 @@ def test_equalities_name_places_and_numbers() -> None:
     assert not list(equalities(helper.make_node("Unheard", ["x"], ["y"]), {"x": (1,)}, {}))
 
 
+@pytest.mark.thorough
 def test_claimed_nets_of_open_dims_give_the_right_values(provider: None) -> None:
     """With two shapes each."""
     for name, shapes in (("pyramid", (2, 3)), ("prelu", (2, 5))):

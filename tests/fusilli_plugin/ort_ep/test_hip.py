@@ -21,6 +21,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return standin.build(tmp_path_factory.mktemp("hip"))
 
 
+@pytest.mark.a_few("streams_and_copies")
 @pytest.mark.parametrize("scenario", list(hip_life.SCENARIOS))
 def test_on_a_stand_in(library: Path, scenario: str) -> None:
     variables = {

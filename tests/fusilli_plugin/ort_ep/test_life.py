@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu]
 
 
+@pytest.mark.a_few("errors_everywhere")
 @pytest.mark.parametrize(
     "scenario",
     [

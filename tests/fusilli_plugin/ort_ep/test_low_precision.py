@@ -18,6 +18,7 @@ from tests.support.onnx_rewritten import ort as unoptimised
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "product_in_mxfp4"])
 def test_models_that_quantise_and_dequantise(name: str) -> None:
     """All but what ONNX Runtime's CPU provider has no 4-bit floats for."""
@@ -48,6 +49,7 @@ def _packed_operators(count: int | str) -> Model:
     return model.output(y)
 
 
+@pytest.mark.a_few("n")
 @pytest.mark.parametrize("count", [5, "n"])
 def test_operators_with_packed_weights(count: int | str) -> None:
     """Also for a number of rows that only a run knows."""

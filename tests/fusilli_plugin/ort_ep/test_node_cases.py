@@ -6,6 +6,7 @@ Cases run in processes of their own, so that a crash is an outcome like others.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
@@ -39,12 +40,18 @@ _SAMPLE = {
     "sequence_map": {"test_sequence_map_add_2_sequences": ALIKE},  # is replaced, with what is in its body
     "upsample": {"test_upsample_nearest": LEFT},  # what it reads beforehand is an input
 }
-"""Module of the suite → outcomes of cases that `make test` runs."""
+"""Module of the suite → outcomes of cases that `make test-thorough` runs."""
 
 
-def test_a_sample_of_cases() -> None:
-    expected = {name: outcome for cases in _SAMPLE.values() for name, outcome in cases.items()}
-    assert run_isolated(list(expected), modules=_SAMPLE, judge=_JUDGE) == expected
+_FEW = ("add", "dropout", "not_")
+
+
+@pytest.mark.parametrize(
+    "modules", [_FEW, pytest.param(tuple(_SAMPLE), marks=pytest.mark.thorough)], ids=["few", "all"]
+)
+def test_a_sample_of_cases(modules: Sequence[str]) -> None:
+    expected = {name: outcome for module in modules for name, outcome in _SAMPLE[module].items()}
+    assert run_isolated(list(expected), modules=modules, judge=_JUDGE) == expected
 
 
 @pytest.mark.slow

@@ -179,6 +179,7 @@ CASES = [
 ]
 
 
+@pytest.mark.a_few("gemm_rejected-float32", "matmul-float16")
 @pytest.mark.parametrize(("build", "dtype"), CASES, ids=lambda given: given.__name__)
 def test_operators(build: Build, dtype: Any) -> None:
     model = Model(build.__name__, dtype)

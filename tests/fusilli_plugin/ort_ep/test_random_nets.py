@@ -11,6 +11,7 @@ from tests.fusilli_plugin.ort_ep.random_nets import net, picture_net, run
 pytestmark = [pytest.mark.ort, pytest.mark.iree_cpu, pytest.mark.usefixtures("provider")]
 
 
+@pytest.mark.a_few("3", "5", "7", "9", "11")
 @pytest.mark.parametrize("seed", range(12))
 def test_every_node_is_claimed_and_in_one_group(seed: int) -> None:
     report = fusilli_plugin.ep_report(session(net(seed).proto.SerializeToString(), strict="1"))
@@ -19,6 +20,7 @@ def test_every_node_is_claimed_and_in_one_group(seed: int) -> None:
     assert (report.claimed, report.groups, report.problems) == (len(report.nodes) - len(left), 1, ()), report
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [101, 103, 106])
 def test_results_are_right(seed: int) -> None:
     """A detector, attention, a recurrence."""
@@ -43,6 +45,7 @@ def _guesses_fit(seed: int) -> None:
     assert (report.claimed, report.groups, report.problems) == (len(report.nodes), 1, ()), f"net {seed}: {report}"
 
 
+@pytest.mark.a_few("1", "4", "5", "12")
 @pytest.mark.parametrize("seed", [*range(6), 8, 12, 18, 23, 32])
 def test_guessed_heights_and_widths_fit_each_other(seed: int) -> None:
     _guesses_fit(seed)

@@ -127,6 +127,7 @@ def counts(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
     return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
 
 
+@pytest.mark.thorough
 def test_models_that_mean_no_good(watched: Watched, tmp_path: Path) -> None:
     """Four threads make sessions, two run each; as many of both as without the provider."""
     given = models(tmp_path)
@@ -143,6 +144,7 @@ def test_odd_calls(watched: Watched, tmp_path: Path) -> None:
     assert counts(done) == {"sessions": 1, "runs": 6, "failures": 0}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 20])
 def test_calls_to_onnx_runtime_that_fail(watched: Watched, tmp_path: Path, step: int) -> None:
     """Each of them, one in each life of a session: the host gets a status, and the next session is well."""

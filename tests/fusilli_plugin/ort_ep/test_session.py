@@ -82,6 +82,7 @@ def rows(count: int) -> Model:
     return model.output(model.add("Add", model.input("a", count, 1024), model.input("b", count, 1024)))
 
 
+@pytest.mark.a_few("3-addresses")
 @pytest.mark.parametrize(("count", "way"), [(1, "stage"), (2, "stage"), (3, "addresses"), (32, "addresses")])
 def test_small_tensors_go_through_a_stage_and_large_ones_are_used_in_place(
     runs: list[str], count: int, way: str
@@ -154,6 +155,7 @@ def test_constants_go_into_the_group_and_equal_groups_are_compiled_once(monkeypa
     assert [len(each.graph.input) for each in compiled] == [1]
 
 
+@pytest.mark.thorough
 def test_unsigned_constants_and_results() -> None:
     model = Model("unsigned", np.uint8)
     shift = model.constant("c", np.array([200, 1, 7, 0], np.uint8))
@@ -188,6 +190,7 @@ def test_a_node_that_does_not_compile_leaves_the_others_of_its_group(monkeypatch
         session(model, strict="1")
 
 
+@pytest.mark.thorough
 def test_an_axis_that_is_known_at_run_time_only_is_a_reason_and_no_problem() -> None:
     """That part of CumSum is no hipDNN operation; whether it compiles is seen when it is tried."""
     model = Model("cumsum")
@@ -214,6 +217,7 @@ def test_a_node_that_is_known_at_run_time_only_leaves_the_others() -> None:
     np.testing.assert_allclose(y, want.repeat(2, 2).repeat(3, 3), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_dropout_with_its_mask_is_part_of_a_group() -> None:
     model = Model("dropout")
     h = model.add("Dropout", model.add("Sigmoid", model.input("x", 3, 4)), outputs=2)
@@ -367,6 +371,7 @@ def test_an_if_keeps_its_branches_and_they_are_claimed() -> None:
     assert claimed == {"Relu", "Sigmoid", "Tanh"}
 
 
+@pytest.mark.thorough
 def test_a_loop_whose_body_reads_nothing_from_outside() -> None:
     """Three times x is doubled and squashed."""
     x, y, h = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xyh")

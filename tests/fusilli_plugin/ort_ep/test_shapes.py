@@ -86,6 +86,7 @@ def test_an_error_names_the_input_its_dim_and_the_shapes_there_are() -> None:
         made.run(None, model.feeds(0, {"n": 5}))
 
 
+@pytest.mark.thorough
 def test_an_error_says_why_a_dim_is_not_padded() -> None:
     made = session(columns(), on_new_shape="error", shapes="n=4")
     with pytest.raises(Exception, match=r"is 3, .*'n' is not padded: Softmax 'softmax_1': it adds up along dim 0"):
@@ -100,6 +101,7 @@ def test_a_session_that_could_run_nothing_is_refused() -> None:
     session(rows(4), on_new_shape="error")  # here they are known
 
 
+@pytest.mark.thorough
 def test_runs_are_counted_by_shape() -> None:
     model = rows()
     made = session(model)
@@ -141,6 +143,7 @@ def test_sizes_are_compiled_when_the_session_is_made() -> None:
     assert counts(made) == {"x [1, 8]": ShapeCount(1, 0, 0, 1), "x [4, 8]": ShapeCount(2, 0, 0, 1)}
 
 
+@pytest.mark.a_few("5", "7", "8")
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 8])
 def test_smaller_shapes_are_padded(size: int) -> None:
     model = rows()
@@ -150,6 +153,7 @@ def test_smaller_shapes_are_padded(size: int) -> None:
     assert counts(made)[f"x [{size}, 8]"].padded == (size != 8)
 
 
+@pytest.mark.thorough
 def test_padding_of_nan_reaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows that are added are copies of the last one; here they are NaN, and shown to be there."""
     original = plans.bind_pad
@@ -173,6 +177,7 @@ def test_padding_of_nan_reaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         assert sum(count.padded for found in fusilli_plugin.ep_report(made).shapes.values() for count in found.values())
 
 
+@pytest.mark.thorough
 def test_a_batch_is_padded_and_rows_that_attend_to_each_other_are_not() -> None:
     model = text()
     made = session(model, shapes="batch=2,4 rows=5,6")
@@ -188,6 +193,7 @@ def test_a_batch_is_padded_and_rows_that_attend_to_each_other_are_not() -> None:
     assert counts(made)["x [2, 4, 16]"].fallbacks == 1
 
 
+@pytest.mark.thorough
 def test_dims_between_groups_follow_from_those_of_the_model() -> None:
     """A node that stays with ONNX Runtime stands between two groups."""
     model = Model("parted")
@@ -269,6 +275,7 @@ def test_a_dim_of_another_input_that_has_no_sizes_is_told() -> None:
     check(model, made, 1e-6, model.feeds(0, {"n": 3, "m": 5}))
 
 
+@pytest.mark.thorough
 def test_values_are_not_taken_from_the_shape_that_was_padded() -> None:
     """What follows from the number of rows refuses the padding: the mean of rows here."""
     model = Model("mean")

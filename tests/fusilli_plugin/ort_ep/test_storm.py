@@ -125,6 +125,7 @@ def compiled(made: Any) -> dict[str, ShapeCount]:
     return {name: count for name, count in found.items() if count.compiles}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("cold_cache")
 def test_threads_get_right_answers_while_compilers_are_killed() -> None:
     model = plain(10)

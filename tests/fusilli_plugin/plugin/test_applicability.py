@@ -87,6 +87,7 @@ def of_a_file_inside(root: Path) -> None:
     (root / "v1").write_text("")
 
 
+@pytest.mark.a_few("a_file")
 @pytest.mark.parametrize("spoil", [a_file, below_a_file, not_to_be_made, of_a_file_inside])
 def test_a_cache_that_cannot_be_written_is_done_without_and_told_once(
     tmp_path: Path, spoil: Callable[[Path], None], caplog: pytest.LogCaptureFixture

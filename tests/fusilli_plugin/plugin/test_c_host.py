@@ -19,6 +19,7 @@ MakeCase = Callable[[str], Case]
 SERVED = sorted(path.stem for path in GRAPHS.glob("*.bin"))
 
 
+@pytest.mark.a_few("conv_bias_relu", "bn_training", "pw_leaky")
 @pytest.mark.parametrize("name", SERVED)
 def test_the_order_of_calls_of_a_backend(session: Session, case: MakeCase, name: str) -> None:
     each = case(name)
@@ -77,6 +78,7 @@ def test_signals_locale_and_environment_stay_the_hosts(session: Session, case: M
     session.run("alone", case("pw_relu").folder)
 
 
+@pytest.mark.a_few("reap")
 @pytest.mark.parametrize("child", ["ignore", "reap"])
 def test_a_cold_compile_where_the_host_does_not_wait_for_children(
     session: Session, case: MakeCase, cold_cache: Path, child: str
@@ -104,6 +106,7 @@ def test_a_hostile_environment(session: Session, case: MakeCase) -> None:
     assert each.wrong() == []
 
 
+@pytest.mark.thorough
 def test_a_path_that_is_not_ascii(session: Session, case: MakeCase, tmp_path: Path) -> None:
     plugin = build_plugin(tmp_path / "plügin ☃ folder")
     each = case("pw_relu")
@@ -205,6 +208,7 @@ def test_without_compiling_only_what_is_cached_is_claimed(session: Session, case
     assert each.wrong() == []
 
 
+@pytest.mark.thorough
 def test_the_engine_answers_in_time(session: Session, case: MakeCase) -> None:
     """Generous bounds, of the best of three: that nothing recompiles or reimports per call, on a busy machine."""
     texts = [session.run("latency", case("conv_bias_relu").folder, 200) for _ in range(3)]

@@ -58,6 +58,7 @@ def rows(count: int) -> Graph:
     return g.validate()
 
 
+@pytest.mark.thorough
 def test_shapes_that_come_with_an_execution(session: Session, tmp_path: Path) -> None:
     """Each new shape is compiled once, counted and logged; wrong ones are refused and harm nothing."""
     data = wire_bytes(rows(4), is_override_shape_enabled=True)
@@ -93,6 +94,7 @@ def assert_flat(text: str, kib: int) -> None:
     assert grown["threads"] <= 0, text
 
 
+@pytest.mark.thorough
 def test_a_life_of_many_plans_leaves_nothing_behind(session: Session, case: MakeCase) -> None:
     each = case("conv_bias_relu")
     assert_flat(session.run("cycles", each.folder, 300), 2048)

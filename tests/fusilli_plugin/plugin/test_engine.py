@@ -547,6 +547,7 @@ def test_the_selftest_counts_for_one_device_and_driver(tmp_path: Path) -> None:
     assert not quarantine.has_passed_selftest(device, options), "others may have written it"
 
 
+@pytest.mark.thorough
 def test_int4_operands_through_the_host(engine: FusilliEngine) -> None:
     """As values and as bytes, from a restored plan, and with other dims; b takes 24 bytes, then 20."""
     g = Graph("int4", io_data_type=DataType.INT32)

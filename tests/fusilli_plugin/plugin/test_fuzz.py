@@ -145,12 +145,14 @@ def _odd(source: random.Random) -> bytes:
     return _distorted(source, source.choice(_graphs()))
 
 
-def test_damaged_graphs_are_served_or_declined() -> None:
-    _fuzz(_damaged, 15_000, 1)
+@pytest.mark.parametrize("count", [5_000, pytest.param(15_000, marks=pytest.mark.thorough)])
+def test_damaged_graphs_are_served_or_declined(count: int) -> None:
+    _fuzz(_damaged, count, 1)
 
 
-def test_odd_graphs_are_served_or_declined() -> None:
-    _fuzz(_odd, 5_000, 4)
+@pytest.mark.parametrize("count", [1_500, pytest.param(5_000, marks=pytest.mark.thorough)])
+def test_odd_graphs_are_served_or_declined(count: int) -> None:
+    _fuzz(_odd, count, 4)
 
 
 @pytest.mark.slow

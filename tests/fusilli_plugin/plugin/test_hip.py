@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return standin.build(tmp_path_factory.mktemp("hip"))
 
 
+@pytest.mark.a_few(
+    "streams-*",
+    "unknown_chip-*",
+    "misaligned-*",
+    "workspace-*",
+    "captured-*",
+    "failures-*",
+    "threads-*",
+    "launches_in_c-*",
+)
 @pytest.mark.parametrize(
     ("scenario", "environment"),
     [
@@ -72,6 +83,7 @@ def test_on_a_stand_in(library: Path, built: tuple[Path, Path], scenario: str, e
     assert done.stdout.endswith("fine\n")
 
 
+@pytest.mark.a_few("-wrong_code", "-right_code")
 @pytest.mark.parametrize("scenario", ["wrong_code", "right_code"])
 @pytest.mark.parametrize("verify", ["first", "auto", ""])
 def test_code_is_checked_on_the_device(
@@ -91,6 +103,7 @@ def test_code_is_checked_on_the_device(
         }
 
 
+@pytest.mark.thorough
 def test_what_was_checked_counts_for_one_card_and_driver(
     library: Path, built: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -105,6 +118,7 @@ def test_what_was_checked_counts_for_one_card_and_driver(
     test_on_a_stand_in(library, built, "checked_one_card", settings | others[2])
 
 
+@pytest.mark.a_few("unaffordable")
 @pytest.mark.parametrize("scenario", ["unaffordable", "proven"])
 def test_what_is_not_checked(library: Path, built: tuple[Path, Path], scenario: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
@@ -166,9 +180,16 @@ def _conditions(folder: Path) -> dict[str, tuple[dict[str, Any], str]]:
     return found
 
 
-def test_no_environment_makes_a_claimed_graph_fail(library: Path, built: tuple[Path, Path], tmp_path: Path) -> None:
+_FEW_CONDITIONS = ("world-writable cache", "no home", "no space at all", "nonsense in a variable", "PYTHONPATH")
+
+
+@pytest.mark.parametrize("names", [_FEW_CONDITIONS, pytest.param((), marks=pytest.mark.thorough)], ids=["few", "all"])
+def test_no_environment_makes_a_claimed_graph_fail(
+    library: Path, built: tuple[Path, Path], tmp_path: Path, names: Sequence[str]
+) -> None:
     """On the stand-in, as on the first day of a card: nothing has passed there, so all code is checked, too."""
     conditions = _conditions(tmp_path)
+    conditions = {name: conditions[name] for name in names or conditions}
 
     def outcome(name: str) -> str:
         command = [sys.executable, "-m", "tests.fusilli_plugin.plugin.hip_scenarios", "claimed_is_served"]

@@ -69,6 +69,10 @@ def test_beside_others_graphs_are_left_to_them(tmp_path: Path) -> None:
     assert "read as batchnorm_inference\n" in text
 
 
+@pytest.mark.a_few(
+    "batchnorm-inverse-batchnorm_inference-name of the engine",
+    "batchnorm-variance-batchnorm_inference_variance_ext-name of the file",
+)
 @pytest.mark.parametrize("how", ["name of the engine", "name of the file"])
 @pytest.mark.parametrize(
     ("reading", "op"),

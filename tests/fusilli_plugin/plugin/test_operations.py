@@ -180,11 +180,13 @@ TRAINED = [
 """Gradients and routed rows, (family, case), judged by the graph's own reference alone."""
 
 
+@pytest.mark.a_few("matmul-batched-transposed", "conv-groups-stride-dilation-nhwc", "reductions")
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_an_operation(session: Session, tmp_path: Path, name: str) -> None:
     check(session, tmp_path / "case", (FAST | SLOW)[name]())
 
 
+@pytest.mark.a_few("grouped-causal")
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_of_attention(session: Session, tmp_path: Path, name: str) -> None:
     graph = GRADIENTS[name].validate()
@@ -193,6 +195,7 @@ def test_gradients_of_attention(session: Session, tmp_path: Path, name: str) -> 
     check(session, tmp_path / "case", graph, inputs=inputs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("family", "name"), [NOT_IN_C[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in NOT_IN_C[1:])]
 )
@@ -212,6 +215,7 @@ def check_alone(session: Session, folder: Path, family: str, name: str) -> None:
     assert made.wrong() == []
 
 
+@pytest.mark.a_few("norm_backward-batchnorm_relu")
 @pytest.mark.parametrize(
     ("family", "name"), [*TRAINED[:3], *(pytest.param(*each, marks=pytest.mark.slow) for each in TRAINED[3:])]
 )

@@ -6,7 +6,7 @@ Integration cases run on the CPU here, in a C host and against its reference; th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,11 +140,13 @@ def run(session: Session, folder: Path, graph: Graph, number: int = 0, allowed: 
     assert case.wrong() == []
 
 
+@pytest.mark.a_few("conv_fprop/groups4-*")
 @pytest.mark.parametrize("name", _cases(CONV_CASES))
 def test_convolutions(session: Session, tmp_path: Path, name: str) -> None:
     run(session, tmp_path / "case", CONV_CASES[name]())
 
 
+@pytest.mark.a_few("matmul/int4-odd-b-transposed", "matmul/batch2-bias-Bx1xN")
 @pytest.mark.parametrize("name", _cases(INTEGRATION))
 def test_other_operations(session: Session, tmp_path: Path, name: str) -> None:
     allowed = 1e-4 if name.startswith("rmsnorm") else None
@@ -238,12 +240,18 @@ CLAIMED: dict[str, Callable[[], bytes]] = {
 }
 
 
-def test_what_the_engine_claims(session: Session, tmp_path: Path) -> None:
+CLAIMED_FEW = ("conv+bias+RELU_FWD", "dgrad", "matmul+RELU_FWD", "sdpa-mask", "rmsnorm-inference")
+
+
+@pytest.mark.parametrize(
+    "names", [CLAIMED_FEW, pytest.param(tuple(CLAIMED), marks=pytest.mark.thorough)], ids=["few", "all"]
+)
+def test_what_the_engine_claims(session: Session, tmp_path: Path, names: Sequence[str]) -> None:
     """``applicable``: one host asks for all graphs; none is compiled."""
-    for number, make in enumerate(CLAIMED.values()):
-        (tmp_path / f"{number}.bin").write_bytes(make())
-    said = session.run("applies", tmp_path, len(CLAIMED))
-    claimed = dict(zip(CLAIMED, re.findall(r"^(yes|no)\b", said, re.MULTILINE), strict=True))
+    for number, name in enumerate(names):
+        (tmp_path / f"{number}.bin").write_bytes(CLAIMED[name]())
+    said = session.run("applies", tmp_path, len(names))
+    claimed = dict(zip(names, re.findall(r"^(yes|no)\b", said, re.MULTILINE), strict=True))
     assert [name for name, answer in claimed.items() if answer == "no"] == [], said
     assert "engine -3193037706610614382" in said
 

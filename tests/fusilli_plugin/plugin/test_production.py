@@ -117,6 +117,7 @@ def padded() -> Graph:
     return g.validate()
 
 
+@pytest.mark.thorough
 def test_tensors_with_gaps_are_right(session: Session, tmp_path: Path) -> None:
     """Limit 12: the old one read such tensors as if they were dense. What lies between the rows is not touched."""
     data = wire_bytes(padded())

@@ -59,6 +59,7 @@ def _run(session: Session, python: Path, *arguments: object, **environment: str)
     )
 
 
+@pytest.mark.a_few("walk-PyDLL", "errors-PyDLL", "handles-CDLL", "at_exit-PyDLL", "cycles-PyDLL")
 @pytest.mark.parametrize("kind", ["CDLL", "PyDLL"])
 @pytest.mark.parametrize("mode", ["walk", "errors", "handles", "at_exit", "cycles"])
 def test_in_this_python(session: Session, case: MakeCase, host_library: Path, kind: str, mode: str) -> None:

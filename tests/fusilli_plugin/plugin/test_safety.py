@@ -34,6 +34,7 @@ MakeCase = Callable[[str], Case]
 # ---- forks ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.a_few("5", "60")
 @pytest.mark.parametrize("milliseconds", [0, 1, 5, 20, 60, 120, 200])
 def test_a_fork_during_the_first_question(session: Session, case: MakeCase, milliseconds: int) -> None:
     """The child is served, or told why it is not; it never waits for a thread that it does not have."""
@@ -47,6 +48,7 @@ def test_a_thread_that_was_never_in_the_plugin_forks(session: Session, case: Mak
     session.run("fork_stranger", case("pw_relu").folder)
 
 
+@pytest.mark.thorough
 def test_forks_at_any_moment_from_any_thread(session: Session, case: MakeCase) -> None:
     assert session.run("fork_storm", case("pw_relu").folder, 60) == "served 60 of 60\n"
 
@@ -62,6 +64,7 @@ def test_a_storm_of_forks(session: Session, case: MakeCase) -> None:
 # ---- what is the host's ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("milliseconds", [0, 50, 150])
 def test_signal_handlers_that_are_set_meanwhile_stay(session: Session, case: MakeCase, milliseconds: int) -> None:
     said = session.run("signals", case("pw_relu").folder, milliseconds)
@@ -110,6 +113,7 @@ def test_python_without_its_library_is_declined(session: Session, case: MakeCase
     assert f"the standard library of Python {sys.version_info.major}.{sys.version_info.minor} is not beside" in said
 
 
+@pytest.mark.a_few("64", "128")
 @pytest.mark.parametrize("kib", [64, 96, 128, 192, 512])
 def test_threads_with_small_stacks(session: Session, case: MakeCase, kib: int) -> None:
     said = session.run("small_stack", case("pw_relu").folder, kib)
@@ -123,6 +127,7 @@ def test_a_limit_on_memory(session: Session, case: MakeCase, mib: int) -> None:
     assert session.run("small_memory", case("pw_relu").folder, mib or enough) == f"served {int(not mib)}\n"
 
 
+@pytest.mark.a_few("0-True-2", "0-False-0")
 @pytest.mark.parametrize(
     ("size", "cached", "served"), [(0, True, 2), (0, False, 0), (4096, False, 0), (1 << 20, False, 2)]
 )
@@ -173,6 +178,7 @@ def test_a_pipe_in_place_of_a_file(session: Session, case: MakeCase, tmp_path: P
     assert f"{tmp_path / 'pipe'} {said}" in session.run("declined", case("pw_relu").folder, **variables)
 
 
+@pytest.mark.a_few("True")
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_host_that_does_all_of_it_at_once(session: Session, case: MakeCase, tmp_path: Path, cached: bool) -> None:
     """First question, builds and launches; meanwhile signals, folder, locale, descriptors and memory are changed."""
@@ -198,6 +204,7 @@ def sanitized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return plugin, folder / "host"
 
 
+@pytest.mark.a_few("*-errors-0", "*-threads-4", "*-fuzz-20")
 @pytest.mark.parametrize(
     ("mode", "number"),
     [("walk", 0), ("errors", 0), ("nulls", 0), ("threads", 4), ("handles", 0), ("serialized", 5), ("fuzz", 20),

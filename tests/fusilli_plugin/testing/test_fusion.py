@@ -103,6 +103,7 @@ def test_a_place_that_is_not_there(given: dict[str, Any], message: str) -> None:
         place(**given)
 
 
+@pytest.mark.a_few("{'engine': 'FUSILLI_ENGINE'}")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("given", [{}, {"engine": "FUSILLI_ENGINE"}, {"compiler": "iree-compile"}], ids=str)
 def test_every_place_runs_it(given: dict[str, Any]) -> None:

@@ -63,6 +63,7 @@ def test_files_are_tests_and_others_are_left_alone(tmp_path: Path) -> None:
     assert "PASSED right.graph.json::fusion" in done.stdout
 
 
+@pytest.mark.a_few("0.0-test3-*", "0.0-test6-*")
 @pytest.mark.parametrize(
     ("by", "test", "code", "told"),
     [

@@ -17,7 +17,10 @@ from tests.cases import OpCase, all_cases
 from tests.support.cudnn_files import UnwritableError, cudnn_document, hex_float, in_32_bits, ubjson
 from tests.support.damage import changed_bytes, document
 
-CASES = [pytest.param(case, id=f"{family}-{case.name}") for family, case in all_cases()]
+CASES = [
+    pytest.param(case, id=f"{family}-{case.name}", marks=() if case.fast else pytest.mark.thorough)
+    for family, case in all_cases()
+]
 
 
 def written(case: OpCase, **how: Any) -> tuple[Graph, dict[str, Any]]:

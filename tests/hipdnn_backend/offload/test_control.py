@@ -96,6 +96,7 @@ def halved(kind: str) -> onnx.ModelProto:
     )  # fmt: skip
 
 
+@pytest.mark.a_few("both")
 @pytest.mark.parametrize("kind", ["for", "while", "both"])
 def test_a_loop_ends_when_a_run_says_so(kind: str) -> None:
     proto = halved(kind)
@@ -161,6 +162,7 @@ def test_a_loop_in_a_loop_and_an_if_in_it() -> None:
         check(made, proto, *({"x": np.abs(weight(4, seed=n)), "n": np.array(n)} for n in (0, 1, 2, 5, 9)))
 
 
+@pytest.mark.a_few("3", "4", "5")
 @pytest.mark.parametrize("seed", range(6))
 def test_a_scan_of_many_steps(seed: int) -> None:
     """More steps than are written out, along any axes, forward and backward."""
@@ -188,6 +190,7 @@ def test_a_scan_of_many_steps(seed: int) -> None:
         check(made, proto, {"first": weight(6, seed=seed), "x": rng.standard_normal(dims).astype(F32)})
 
 
+@pytest.mark.thorough
 def test_states_of_any_type_and_weights_of_any_size() -> None:
     """Booleans and integers as states; a large weight, which lies outside of the node, and a small one."""
     inner = body(

@@ -18,6 +18,7 @@ def loaded(seed: int) -> None:
         check(model, lambda feeds: list(made.run(feeds).values()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 9, 105, 118])
 def test_loaded(seed: int) -> None:
     loaded(seed)

@@ -66,6 +66,7 @@ def strides_of(model: Model) -> dict[str, tuple[int, ...]]:
     return {each.name: model.program.views[each.view].strides for each in model.program.constants}
 
 
+@pytest.mark.thorough
 def test_filters_of_small_images_lie_by_taps(tmp_path: Path) -> None:
     with load(proto(), engines=[FusilliEngine("cpu")], options=OffloadOptions(layout=Layout.CHANNELS_LAST)) as model:
         strides = strides_of(model)
@@ -81,6 +82,7 @@ def test_filters_of_small_images_lie_by_taps(tmp_path: Path) -> None:
         check(restored)
 
 
+@pytest.mark.thorough
 def test_row_major_models_have_row_major_filters() -> None:
     with load(proto(), engines=[FusilliEngine("cpu")], options=OffloadOptions(layout=Layout.ROW_MAJOR)) as model:
         assert strides_of(model)["alone"] == (72, 9, 3, 1)

@@ -59,6 +59,7 @@ def _check(make: Make) -> None:
         Twins(proto, model).answer(onnx_models.feeds(proto))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SMALL)
 def test_small_models(name: str) -> None:
     _check(SMALL[name])

@@ -33,6 +33,7 @@ def _run(model: Any, feeds: dict[str, Array]) -> tuple[list[Array], dict[str, Ar
 _SLOWER = "gemm_of_columns"  # which the tests of ONNX Runtime's provider run too
 
 
+@pytest.mark.a_few("product_of_blocks")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name == _SLOWER else name for name in MODELS]
 )
@@ -50,6 +51,7 @@ def test_models_that_quantise_and_dequantise(name: str) -> None:
         assert count * bits // 8 in {each.nbytes for each in constants.values() if each.dtype == np.uint8}
 
 
+@pytest.mark.a_few("float4_e2m1fn-float32-given4")
 @pytest.mark.parametrize(
     ("source", "to", "given"),
     [
@@ -100,6 +102,7 @@ def _assert_near(have: Array, want: Array) -> None:
     np.testing.assert_allclose(have.astype(np.float64), want, rtol=0, atol=tolerance)
 
 
+@pytest.mark.a_few("product-1")
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [("product", 1), ("table", 7), ("experts", 37), *_MORE],
@@ -142,6 +145,7 @@ def test_models_on_emulated_chips(chip: str, name: str) -> None:
     np.testing.assert_array_equal(have, want)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [("product", 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("table", 5), ("experts", 30)))],
@@ -153,6 +157,7 @@ def test_packed_weights_on_an_emulated_chip(kind: str, seed: int) -> None:
     _assert_near(have, want)
 
 
+@pytest.mark.thorough
 def test_nodes_that_stay_onnx_take_and_give_them() -> None:
     """An If whose bodies compute in 8-bit floats is controlled from outside; all that computes is compiled."""
     e4m3, e5m2 = TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2

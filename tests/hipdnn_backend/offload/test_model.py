@@ -208,6 +208,7 @@ def test_no_position_reaches_outside_of_a_tensor(operator: str) -> None:
             np.testing.assert_array_equal(results["y"], expected)
 
 
+@pytest.mark.thorough
 def test_no_sample_is_taken_outside_of_an_image() -> None:
     """GridSample allows such positions, with the value 0 there; far from the image that is all there is."""
     model = _small({"y": (1, 1, 1, 2)}, helper.make_node("GridSample", ["image", "g"], ["y"], "grid"))

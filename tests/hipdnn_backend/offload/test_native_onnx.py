@@ -154,7 +154,8 @@ def test_it_ends_with_its_parent() -> None:
         "try:\n    client.check_model(onnx.ModelProto())\nexcept client.OnnxError:\n    pass\n"
         "print(client._process._process.pid, flush=True)\n"
         "os.register_at_fork(after_in_child=lambda: None)\n"
-        "if not os.fork():\n    time.sleep(20)\nos._exit(0)\n"
+        # without the standard output, for whose end is waited here
+        "if not os.fork():\n    os.close(1); time.sleep(20)\nos._exit(0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60)
     pid, until = int(done.stdout.split()[0]), time.monotonic() + 15

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ _SAMPLE = {
     "swish": ("test_swish",),
     "transpose": ("test_transpose_all_permutations_2",),
 }
-"""Module of the suite → cases that `make test` runs, of modules that load quickly; what has needed work."""
+"""Module of the suite → cases that `make test-thorough` runs, of modules that load quickly; what has needed work."""
 
 _DECLINED = {
     "ai_onnx_ml.label_encoder": "test_ai_onnx_ml_label_encoder_string_int",
@@ -100,9 +101,15 @@ def _is_counted(case: Any) -> bool:
     return "expanded" not in case.name and len(nodes) == 1 and nodes[0].op_type in _OPERATORS
 
 
-def test_a_sample_gives_the_suite_s_answers() -> None:
-    names = [name for cases in _SAMPLE.values() for name in cases]
-    found = run_isolated(names, modules=_SAMPLE)
+_FEW = ("add", "conv", "identity", "reducesum")
+
+
+@pytest.mark.parametrize(
+    "modules", [_FEW, pytest.param(tuple(_SAMPLE), marks=pytest.mark.thorough)], ids=["few", "all"]
+)
+def test_a_sample_gives_the_suite_s_answers(modules: Sequence[str]) -> None:
+    names = [name for module in modules for name in _SAMPLE[module]]
+    found = run_isolated(names, modules=modules)
     assert found.keys() == set(names)
     listed = found.pop("test_identity_sequence")
     assert _FAILING["test_identity_sequence"] in listed
@@ -205,6 +212,7 @@ _NAN, _INF = np.nan, np.inf
 _X = np.array([_NAN, 1, -3, 0, _INF, -_INF, 2.5], np.float32)
 
 
+@pytest.mark.a_few("Max-more0-expected0")
 @pytest.mark.parametrize(
     ("op_type", "more", "expected"),
     [
@@ -224,6 +232,7 @@ _POWERS = [(-2, 2, 4), (-1, 3, -1), (-3, 3, -27), (0, 0, 1), (0, -1, _INF), (-8,
 _POWERS += [(-_INF, 3, -_INF), (-_INF, 2, _INF), (-_INF, 0.5, _INF), (1, _NAN, 1), (_NAN, 0, 1), (-1, _INF, 1)]
 
 
+@pytest.mark.a_few("float16")
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_powers_of_any_number(dtype: type) -> None:
     base, exponent, expected = np.array(_POWERS, dtype).T
@@ -234,6 +243,7 @@ def test_powers_of_any_number(dtype: type) -> None:
 _BASES = [1, -1, 0.5, -2, 0.0, -0.0, _INF, -_INF, _NAN]
 
 
+@pytest.mark.a_few("0.5-expected3", "-0.5-expected4")
 @pytest.mark.parametrize(
     ("exponent", "expected"),
     [
@@ -255,6 +265,7 @@ def test_powers_by_known_exponents(exponent: float, expected: list[float]) -> No
     np.testing.assert_array_equal(np.signbit(y[is_zero]), np.signbit(np.array(expected)[is_zero]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_odd_powers_keep_the_sign_of_zero(dtype: type) -> None:
     base = np.array([-0.0, -0.0, -0.0, 0.0, -0.0], dtype)
@@ -287,6 +298,7 @@ _ANYWHERE = [
 ]
 
 
+@pytest.mark.a_few("Cosh-float32", "Asinh-float64", "Acosh-float16")
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("op_type", list(_HYPERBOLIC))
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero):RuntimeWarning")
@@ -297,6 +309,7 @@ def test_hyperbolic_functions_neither_cancel_nor_overflow(op_type: str, dtype: t
     np.testing.assert_allclose(_one_node(op_type, {"x": x}, [len(x)]), expected, rtol=tolerance)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_powers_of_integers_are_exact(dtype: type) -> None:
     triples = [
@@ -315,6 +328,7 @@ def test_powers_of_integers_are_exact(dtype: type) -> None:
     np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.thorough
 def test_a_remainder_of_an_infinite_divisor() -> None:
     x, by = np.array([3, -3, 7, _INF], np.float32), np.array([_INF, -_INF, -4, 2], np.float32)
     np.testing.assert_array_equal(
@@ -322,6 +336,7 @@ def test_a_remainder_of_an_infinite_divisor() -> None:
     )
 
 
+@pytest.mark.a_few("uint64")
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64])
 def test_unsigned_integers_have_no_sign(dtype: type) -> None:
     most = int(np.iinfo(dtype).max)
@@ -345,6 +360,7 @@ def _topk(x: np.ndarray, k: int, largest: int) -> tuple[np.ndarray, np.ndarray]:
     return values, positions
 
 
+@pytest.mark.a_few("float32")
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_nan_is_the_greatest(dtype: type) -> None:
     """And of equal numbers, 0 and -0 are, the first comes first."""
@@ -357,6 +373,7 @@ def test_nan_is_the_greatest(dtype: type) -> None:
     np.testing.assert_array_equal(positions, [[0, 2, 1], [1, 3, 0], [2, 0, 1]])
 
 
+@pytest.mark.a_few("uint8")
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint64])
 def test_the_greatest_of_unsigned_integers(dtype: type) -> None:
     most = np.iinfo(dtype).max
@@ -365,6 +382,7 @@ def test_the_greatest_of_unsigned_integers(dtype: type) -> None:
     np.testing.assert_array_equal(positions, [[1, 3]])
 
 
+@pytest.mark.a_few("uint64-min-minimum")
 @pytest.mark.parametrize(("how", "combine"), [("max", np.maximum), ("min", np.minimum)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8, np.uint64])
 def test_scattered_extremes(how: str, combine: np.ufunc, dtype: type) -> None:

@@ -43,6 +43,7 @@ X = np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)
 FAR = np.array([2**40, -(2**40), 1], np.int64)
 
 
+@pytest.mark.a_few("index_select", "index_columns")
 @pytest.mark.parametrize("name", CASES)
 def test_positions_stay_inside(name: str) -> None:
     take, size, counts_from_end = CASES[name]
@@ -63,6 +64,7 @@ def test_positions_stay_inside(name: str) -> None:
         np.testing.assert_array_equal(y, expected(np.clip(FAR, 0, size - 1)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 def test_samples_of_an_image_stay_inside(padding: str) -> None:
     """Positions outside the image are allowed here, and PyTorch says what is there."""

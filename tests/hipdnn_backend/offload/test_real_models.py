@@ -56,6 +56,7 @@ def twins(source: WheelModel) -> Iterator[Twins]:
         yield Twins(source, model)
 
 
+@pytest.mark.thorough
 def test_the_types_of_files() -> None:
     names = labels()
     with twins(MAGIKA) as magika:

@@ -83,6 +83,7 @@ def test_all_sizes_within_those_that_are_served_are_right(model: ShapedModel) ->
             check(model, batch, rows)
 
 
+@pytest.mark.thorough
 def test_rows_that_a_softmax_reads_are_not_padded() -> None:
     with load_shapes(proto(1), {"batch": [2], "rows": [2, 4]}) as made:
         assert [each.refusal for each in made.opened] == [
@@ -218,6 +219,7 @@ def test_bad_sizes_are_refused(shapes: Any, says: str) -> None:
         load_shapes(proto(), shapes)
 
 
+@pytest.mark.thorough
 def test_a_dim_without_any_size_is_refused() -> None:
     with pytest.raises(ModelError, match=r"x: dim 1 \('rows'\) of the input .* is not fixed; give dims="):
         load_shapes(proto(), "batch=1")

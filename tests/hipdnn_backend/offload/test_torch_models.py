@@ -73,6 +73,7 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.a_few("shared")
 @pytest.mark.parametrize("name", [pytest.param("recurrent", marks=pytest.mark.slow), "decoder", "resized", "shared"])
 def test_a_module_computes_what_pytorch_computes(name: str) -> None:
     make, dims = CASES[name]
@@ -89,6 +90,7 @@ def test_a_module_computes_what_pytorch_computes(name: str) -> None:
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.a_few("<lambda>1", "<lambda>3", "<lambda>5")
 @pytest.mark.parametrize(
     "make",
     [
@@ -147,6 +149,7 @@ class _Sequence(nn.Module):
         return self.layer(x)[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_recurrence_of_many_steps_is_one_graph(kind: Any) -> None:
     """33 steps are more values than a custom operation has results."""

@@ -50,6 +50,7 @@ NETS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["conv_batchnorm_relu", *(pytest.param(name, marks=pytest.mark.slow) for name in list(NETS)[1:])]
 )
@@ -110,6 +111,7 @@ STEPS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 QUICK = ("cross_entropy", "mse", "embedding", "slice", "pad")
 
 
+@pytest.mark.a_few("mse")
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STEPS]
 )

@@ -51,6 +51,7 @@ def bits(values: Any) -> Any:
     return np.where(np.isnan(values.astype(np.float32)), 0x100, values.view(np.uint8))
 
 
+@pytest.mark.a_few("FP8_E4M3-cpu", "FP8_E5M2-gfx942", "FP8_E4M3_FNUZ-gfx942", "FP8_E8M0-gfx942")
 @pytest.mark.parametrize("target", ["cpu", "gfx942"])
 @pytest.mark.parametrize("dtype", SMALL_FLOATS, ids=lambda dtype: dtype.name)
 def test_every_rounding_is_that_of_ml_dtypes(dtype: DataType, target: str) -> None:
@@ -59,6 +60,9 @@ def test_every_rounding_is_that_of_ml_dtypes(dtype: DataType, target: str) -> No
     np.testing.assert_array_equal(bits(got), bits(saturated(x, dtype)))
 
 
+@pytest.mark.a_few(
+    "FP8_E4M3-gfx942", "FP8_E5M2-gfx942", "FP8_E4M3_FNUZ-cpu", "FP8_E5M2_FNUZ-gfx942", "FP6_E3M2-cpu", "INT4-cpu"
+)
 @pytest.mark.parametrize("target", ["cpu", "gfx942"])
 @pytest.mark.parametrize("dtype", SMALL, ids=lambda dtype: dtype.name)
 def test_every_code_is_read_as_by_ml_dtypes(dtype: DataType, target: str) -> None:
@@ -68,6 +72,7 @@ def test_every_code_is_read_as_by_ml_dtypes(dtype: DataType, target: str) -> Non
     np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(x.astype(np.float32)[got == 0]))
 
 
+@pytest.mark.a_few("mxfp8_e4m3-cpu", "nvfp4-gfx942", "fp8_f16-cpu")
 @pytest.mark.parametrize("target", ["cpu", "gfx942"])
 @pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e2m3", "nvfp4", "fp8_f16", "fp8_bf16", "fp8_f32"])
 def test_quantised_bits_are_those_of_the_loop(name: str, target: str) -> None:
@@ -81,6 +86,11 @@ def test_quantised_bits_are_those_of_the_loop(name: str, target: str) -> None:
     np.testing.assert_array_equal(got["y"].view(np.uint8), y.view(np.uint8))
 
 
+@pytest.mark.a_few(
+    "gfx942-DataType.FP8_E4M3_FNUZ-v_mfma_f32_16x16x32_fp8_fp8-True",
+    "gfx942-DataType.FP8_E5M2_FNUZ-v_mfma_f32_16x16x32_bf8_bf8-True",
+    "gfx950-DataType.FP8_E4M3-v_mfma_f32_16x16x128_f8f6f4-False",
+)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("chip", "dtype", "mnemonic"),
@@ -99,6 +109,7 @@ def test_products_use_the_matrix_instructions_of_the_chip(chip: str, dtype: D, m
     assert (found.dispatches, found.spills, list(found.matrix)) == (1, 0, [mnemonic])
 
 
+@pytest.mark.a_few("<lambda>-1_0")
 @pytest.mark.parametrize(
     ("graph", "dispatches"),
     [

@@ -87,6 +87,7 @@ def test_gfx908_multiplies_bf16_in_f32() -> None:
     )
 
 
+@pytest.mark.a_few("padding0")
 @pytest.mark.parametrize("padding", [{"padding": 1}, {"pre_padding": (1, 0), "post_padding": (0, 1)}])
 def test_two_convolutions_of_one_tensor_with_equal_padding_do_not_share_it(padding: dict[str, Any]) -> None:
     g = Graph("two", io_data_type=HALF)
@@ -98,6 +99,7 @@ def test_two_convolutions_of_one_tensor_with_equal_padding_do_not_share_it(paddi
     assert compile_code(g, GFX).vmfb
 
 
+@pytest.mark.a_few("fprop-1-NHWC")
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("direction", "dispatches"), [("fprop", 1), ("dgrad", 2)])
 def test_matrix_instructions(direction: str, dispatches: int, layout: str) -> None:

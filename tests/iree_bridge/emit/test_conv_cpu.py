@@ -87,6 +87,7 @@ def test_rows_of_an_image_that_meet_in_the_cache_are_copied(images: int) -> None
     check_ir(emit_module(made, AVX2).ir, f"CHECK: call @product_1({{{{.*}}}}) : ({{{{.*}}}}, tensor<{lead}72x64xf32>)")
 
 
+@pytest.mark.a_few("a matrix-NCHW")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(
@@ -152,6 +153,7 @@ def test_a_point_needs_no_copy(layout: str) -> None:
     assert text.count("call @product") == 1
 
 
+@pytest.mark.a_few("channels first")
 @pytest.mark.parametrize(
     ("layout", "window", "size", "dispatches"),
     [
@@ -183,6 +185,7 @@ def test_the_form_is_that_of_the_result(strided: str) -> None:
     assert f": {product}" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_a_large_matrix_is_made_in_parts(layout: str) -> None:
@@ -194,6 +197,7 @@ def test_a_large_matrix_is_made_in_parts(layout: str) -> None:
     assert_right(case)
 
 
+@pytest.mark.a_few("panels, 3-D, dilated")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     ("layout", "x", "w", "kw"),
@@ -224,6 +228,7 @@ def test_other_depthwise_convolutions_are_left_to_the_compiler(
     assert "torch.aten.convolution" in emit_module(conv_graph("fprop", x, w, stride=stride).validate(), CPU).ir
 
 
+@pytest.mark.a_few("stride 3, dilated", "last, dilated")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     ("layout", "x", "w", "kw"),
@@ -242,6 +247,7 @@ def test_depthwise_results(layout: str, x: tuple[int, ...], w: tuple[int, ...], 
     assert_right(OpCase("depthwise", lambda: conv_graph("fprop", x, w, layout=layout, **kw)))
 
 
+@pytest.mark.a_few("depthwise-NHWC")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("w", [pytest.param((10, 6, 3, 3), id="dense"), pytest.param((6, 1, 3, 3), id="depthwise")])
@@ -259,6 +265,7 @@ def test_what_is_not_finite_stays_where_its_windows_are(w: tuple[int, ...], layo
     np.testing.assert_array_equal(np.isfinite(y), ~met)
 
 
+@pytest.mark.a_few("x1-w1-window1")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     ("x", "w", "window"),
@@ -273,6 +280,7 @@ def test_depthwise_images_that_no_window_meets_in_full(x: Any, w: Any, window: d
     assert_right(OpCase("rest", lambda: conv_graph("fprop", x, w, layout="NHWC", **window)))
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_parts_of_what_the_filters_meet_share_their_memory(layout: str) -> None:
@@ -287,6 +295,7 @@ def test_parts_of_what_the_filters_meet_share_their_memory(layout: str) -> None:
         assert comparison.ok, str(comparison)
 
 
+@pytest.mark.a_few("1-D, channels last")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     ("layout", "x", "w", "kw"),
@@ -316,6 +325,7 @@ def test_filter_gradients_are_products(layout: str, x: Any, w: Any, kw: dict[str
     assert_right(case)
 
 
+@pytest.mark.a_few("1-D, padded by more than is met")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     ("x", "w", "kw"),

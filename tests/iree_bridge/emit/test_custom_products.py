@@ -42,6 +42,7 @@ def graph_of(
     return g.validate()
 
 
+@pytest.mark.a_few("of rank 4")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(
     ("a", "b", "op", "transposed"),

@@ -113,6 +113,7 @@ def test_every_tile_compiles(sizes: tuple[int, int, int], across: bool, target: 
     compile_graph(product(*sizes, across=across), [Target.parse(target)])
 
 
+@pytest.mark.a_few("33x5x10-False", "1x77x513-True", "batch of rows-False", "197x40x768-True")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("across", [False, True])
 @pytest.mark.parametrize(
@@ -145,6 +146,7 @@ def test_products_are_right(sizes: tuple[int, int, int], lead: tuple[int, ...], 
     np.testing.assert_array_equal(result, exact.astype(c.data_type.numpy))
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 def test_kernels_run_on_the_stacks_of_worker_threads() -> None:
     """Whole tiles lie on the stack beside what follows; two at once are run by workers, whose stacks were too small."""

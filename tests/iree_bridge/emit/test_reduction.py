@@ -89,6 +89,7 @@ def softmax(dims: tuple[int, ...], axes: tuple[int, ...], dtype: DataType) -> Gr
     return g.validate()
 
 
+@pytest.mark.a_few("gfx942-(3, 4097)*", "gfx90a-(3, 4096)*")
 @pytest.mark.parametrize(
     ("dims", "axes", "dispatches"),
     [

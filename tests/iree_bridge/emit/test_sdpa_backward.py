@@ -39,6 +39,7 @@ def test_heads_of_a_group_are_rows_of_one_product() -> None:
     )
 
 
+@pytest.mark.a_few("{}")
 @pytest.mark.parametrize(
     "options", [{}, {"causal_mask": True}, {"bias": (1, 1, 64, 96), "bias_dtype": D.FLOAT}], ids=str
 )
@@ -48,6 +49,7 @@ def test_everything_around_a_product_is_in_its_kernel(options: dict[str, Any]) -
     assert sum(inspection.matrix.values()) > 0
 
 
+@pytest.mark.a_few("None")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("lengths", [None, D.INT32])
 def test_the_gradient_of_a_sink(lengths: DataType | None) -> None:

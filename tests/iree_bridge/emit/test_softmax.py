@@ -68,6 +68,7 @@ def _check(seed: int, level: str) -> None:
     np.testing.assert_allclose(artifact.on("cpu")(x), _expected(x), rtol=1e-5, atol=1e-37)
 
 
+@pytest.mark.a_few("0-cpu:x86-64-v3")
 @_ONLY_X86
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("level", _LEVELS[:2])

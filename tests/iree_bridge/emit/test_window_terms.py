@@ -150,6 +150,9 @@ def _depthwise_data_gradient(seed: int) -> OpCase:
 _MAKERS = [_pool, _depthwise, _convolution, _large_window, _data_gradient, _depthwise_data_gradient]
 
 
+@pytest.mark.a_few(
+    "_convolution-0", "_depthwise-2", "_data_gradient-3", "_depthwise_data_gradient-0", "_pool-1", "_large_window-0"
+)
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("make", _MAKERS)

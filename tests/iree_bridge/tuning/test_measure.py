@@ -118,6 +118,7 @@ def test_a_wrong_form_is_told_and_never_chosen(options: Options, monkeypatch: py
     assert record.winner == "plain"
 
 
+@pytest.mark.thorough
 def test_forms_that_fail_or_come_too_late_are_left_out(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     def compiled(graph: Graph, target: Target, options: Options, *, form: str) -> Any:
         if form == "tall kernels":
@@ -135,6 +136,7 @@ def test_forms_that_fail_or_come_too_late_are_left_out(options: Options, monkeyp
     assert record.winner == "plain"
 
 
+@pytest.mark.thorough
 def test_a_compile_ends_with_the_time(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that went on would disturb what is timed; it leaves no reproducer, since nothing is wrong with it."""
     given: dict[str, Options] = {}
@@ -152,6 +154,7 @@ def test_a_compile_ends_with_the_time(options: Options, monkeypatch: pytest.Monk
     assert record.figures[1].verdict == "not tried"
 
 
+@pytest.mark.thorough
 def test_where_no_form_is_right_that_is_an_error(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_wrong", lambda *_: ["everything is wrong"])
     with pytest.raises(ExecutionError, match="no form is right on cpu-sync: plain: everything is wrong"):

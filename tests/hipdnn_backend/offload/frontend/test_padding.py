@@ -54,9 +54,10 @@ def is_changed(seed: int) -> bool:
     return part.shape != want.shape or not np.allclose(part, want, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
-def test_random_models_give_the_same_when_padded_with_nan() -> None:
-    counts = Counter(outcome(seed) for seed in range(400))
-    assert counts["padded"] > 120, counts
+@pytest.mark.parametrize("models", [40, pytest.param(400, marks=pytest.mark.thorough)])
+def test_random_models_give_the_same_when_padded_with_nan(models: int) -> None:
+    counts = Counter(outcome(seed) for seed in range(models))
+    assert counts["padded"] > 0.3 * models, counts
 
 
 @pytest.mark.slow
@@ -67,9 +68,10 @@ def test_many_random_models_give_the_same_when_padded_with_nan(first: int) -> No
     assert counts["padded"] > 300, counts
 
 
-def test_what_is_refused_would_mostly_have_changed() -> None:
-    refused = [seed for seed in range(150) if outcome(seed) == "refused"]
-    assert sum(map(is_changed, refused)) > 0.6 * len(refused) > 30
+@pytest.mark.parametrize("models", [30, pytest.param(150, marks=pytest.mark.thorough)])
+def test_what_is_refused_would_mostly_have_changed(models: int) -> None:
+    refused = [seed for seed in range(models) if outcome(seed) == "refused"]
+    assert sum(map(is_changed, refused)) > 0.6 * len(refused) > 0.2 * models
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ QUICK = [("Gather", np.int32), ("GatherND", np.int64), ("ScatterElements", np.in
 SLOW = [(case, np.int64) for case in CASES if (case, np.int64) not in QUICK]
 
 
+@pytest.mark.a_few("Gather-int32")
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize(("case", "dtype"), [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)])
 def test_positions_in_range_stay_and_others_come_to_the_nearest(case: str, dtype: type[Any]) -> None:

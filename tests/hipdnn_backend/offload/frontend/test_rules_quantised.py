@@ -230,6 +230,9 @@ def _dynamic_lstm(direction: str, *, batch: int = 1, per_channel: bool = False, 
     return one_node("DynamicQuantizeLSTM", inputs, outputs, constants=constants, **given)
 
 
+@pytest.mark.a_few(
+    "{'direction': 'forward'}", "{'direction': 'reverse'}", "{'dtype'*", "{'input_forget': 1}", "{'lengths': 12}"
+)
 @pytest.mark.parametrize(
     "given",
     [
@@ -255,6 +258,7 @@ def test_dynamically_quantised_lstm_is_onnx_runtime_s(given: dict[str, Any]) -> 
     assert graph.whole == {"node"}
 
 
+@pytest.mark.a_few("0", "1", "2", "8", "10")
 @pytest.mark.parametrize("seed", range(12))
 def test_dynamically_quantised_lstm_at_random(seed: int) -> None:
     random = np.random.default_rng(seed)

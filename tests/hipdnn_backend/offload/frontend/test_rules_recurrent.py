@@ -123,6 +123,7 @@ def test_a_long_forward_recurrence_is_a_loop(op_type: str) -> None:
     assert "torch.prim.Loop" in str(load(model).module)
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 @pytest.mark.parametrize("constant", [True, False], ids=["weights are constants", "all is fed"])
 @pytest.mark.parametrize("op_type", _GATES)

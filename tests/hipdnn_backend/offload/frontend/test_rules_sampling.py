@@ -49,18 +49,19 @@ def test_halves_and_pictures_of_one_element() -> None:
 
 
 @pytest.mark.iree_cpu
-def test_grids_that_lead_nowhere_read_inside() -> None:
+@pytest.mark.thorough
+@pytest.mark.parametrize(("padding", "mode"), [("zeros", "linear"), ("border", "nearest"), ("reflection", "linear")])
+def test_grids_that_lead_nowhere_read_inside(padding: str, mode: str) -> None:
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
     far = [[np.nan, 0], [0, np.nan], [np.inf, 0], [0, -np.inf], [1e30, 1e30], [-1e30, 0]]
-    for padding, mode in (("zeros", "linear"), ("border", "nearest"), ("reflection", "linear")):
-        model, feeds = _grid_sample(x, np.array([[far]], np.float32), padding_mode=padding, mode=mode)
-        with load(model, device="cpu") as compiled:
-            (y,) = compiled.run(feeds).values()
-        if padding == "zeros":
-            np.testing.assert_array_equal(y, 0)
-        assert ((y >= 0) & (y <= 5)).all()
-        want = rewritten(prepare(model), feeds)[0]
-        np.testing.assert_allclose(y, want, rtol=1e-5)
+    model, feeds = _grid_sample(x, np.array([[far]], np.float32), padding_mode=padding, mode=mode)
+    with load(model, device="cpu") as compiled:
+        (y,) = compiled.run(feeds).values()
+    if padding == "zeros":
+        np.testing.assert_array_equal(y, 0)
+    assert ((y >= 0) & (y <= 5)).all()
+    want = rewritten(prepare(model), feeds)[0]
+    np.testing.assert_allclose(y, want, rtol=1e-5)
 
 
 def test_infinite_elements_outside_a_sample_do_not_reach_it() -> None:
@@ -92,6 +93,7 @@ def test_regions_whose_samples_only_a_run_knows_are_refused() -> None:
         load(model, device="cpu", engines=[FusilliEngine("cpu")])
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 def test_regions_of_pictures_that_are_none_read_inside() -> None:
     x = np.stack([np.full((1, 3, 3), 1, np.float32), np.full((1, 3, 3), 2, np.float32)])
@@ -102,6 +104,7 @@ def test_regions_of_pictures_that_are_none_read_inside() -> None:
     np.testing.assert_array_equal(y.reshape(-1), [2, 0])
 
 
+@pytest.mark.a_few("2-1-False", "1-2-True", "2-2-True")
 @pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize(("group", "parts"), [(1, 1), (2, 1), (1, 2), (2, 2)])
 def test_moved_taps(group: int, parts: int, mask: bool) -> None:

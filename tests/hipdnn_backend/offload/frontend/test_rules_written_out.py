@@ -58,6 +58,7 @@ def test_einsum_says_the_letters_of_its_result(equation: str) -> None:
     assert all("->" in attributes(node)["equation"] for node in graph.nodes)
 
 
+@pytest.mark.thorough
 @pytest.mark.iree_cpu
 def test_slices_that_run_backwards() -> None:
     x = np.arange(60, dtype=np.float32).reshape(5, 12)

@@ -100,6 +100,7 @@ def test_few_operations_stay_in_pytorch() -> None:
     assert (node.rule, node.is_expected) == ("few", True)
 
 
+@pytest.mark.thorough
 def test_the_report_of_modules_and_functions() -> None:
     model = torch.nn.Linear(3, 2)
     call = torch.compile(model, backend=fusilli)

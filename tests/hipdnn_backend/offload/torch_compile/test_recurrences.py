@@ -58,6 +58,7 @@ def _check(model: Any, x: Any) -> Any:
 _SLOW = pytest.mark.slow
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", [pytest.param(1, marks=_SLOW), 3, pytest.param(40, marks=_SLOW)])
 def test_an_lstm_of_any_length_trains_in_few_graphs(steps: int) -> None:
     torch.manual_seed(0)
@@ -66,6 +67,7 @@ def test_an_lstm_of_any_length_trains_in_few_graphs(steps: int) -> None:
     assert max(graph.graphs for graph in report.graphs) <= 40, "ten for each step before they were cut into pieces"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kind", [pytest.param(torch.nn.LSTM, marks=_SLOW), pytest.param(torch.nn.GRU, marks=_SLOW), torch.nn.RNN]
 )
@@ -74,9 +76,10 @@ def test_layers_in_both_directions(kind: Any) -> None:
     assert _check(Stacked(kind), torch.randn(7, 3, 6)).flop_share == 1.0
 
 
-def test_inference_of_many_steps() -> None:
+@pytest.mark.parametrize("steps", [4, pytest.param(40, marks=pytest.mark.thorough)])
+def test_inference_of_many_steps(steps: int) -> None:
     torch.manual_seed(0)
-    model, x = Recurrent(6, 8).eval(), torch.randn(3, 40, 6)
+    model, x = Recurrent(6, 8).eval(), torch.randn(3, steps, 6)
     compiled = torch.compile(model, backend=fusilli)
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)

@@ -95,6 +95,7 @@ def test_results_are_not_overwritten_by_the_next_call() -> None:
     assert kept[0] == 1.0
 
 
+@pytest.mark.thorough
 def test_types_are_promoted() -> None:
     def mixed(x: Any, i: Any, h: Any, s: Any) -> Any:
         return x + i, i / 3, h * x, s * i, h + 1.5, i**2, (i > 1) + i, x * True, torch.where(i > 1, h, x)
@@ -103,6 +104,7 @@ def test_types_are_promoted() -> None:
     same(compiled(mixed)(*given), mixed(*given))
 
 
+@pytest.mark.thorough
 def test_autocast_and_no_grad() -> None:
     model, x = nn.Sequential(nn.Linear(16, 8), nn.GELU(), nn.Linear(8, 4)), torch.randn(8, 16)
     call = compiled(model)
@@ -120,6 +122,7 @@ def test_autocast_and_no_grad() -> None:
     same(result, model(x).detach())
 
 
+@pytest.mark.thorough
 def test_channels_last_stays_as_it_is() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3))
     model = model.to(memory_format=torch.channels_last)
@@ -152,6 +155,7 @@ def test_strided_empty_and_single_tensors() -> None:
     same(compiled(g)(*given), g(*given))
 
 
+@pytest.mark.thorough
 def test_other_sizes_are_compiled_for_and_right() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
     call = compiled(model, dynamic=True, options={"max_shapes": 2, "on_new_shape": "wait"})
@@ -165,6 +169,7 @@ def test_other_sizes_are_compiled_for_and_right() -> None:
     same(model[2].bias.grad, torch.full((4,), 5.0))
 
 
+@pytest.mark.thorough
 def test_draws_are_pytorchs() -> None:
     def f(x: Any) -> Any:
         y = F.dropout(x * 2, 0.5) + torch.rand_like(x)
@@ -246,6 +251,7 @@ def test_after_a_reset_it_is_compiled_again() -> None:
     assert len(torch_report(call).graphs) == 2
 
 
+@pytest.mark.thorough
 def test_counted_from_the_end() -> None:
     """Torch-MLIR's lowering of a negative index writes nowhere, of a negative dim elsewhere."""
 
@@ -268,6 +274,7 @@ def test_counted_from_the_end() -> None:
 # ---- sizes that change ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("marked", [False, True])
 def test_blocks_with_norms_train_at_any_size(marked: bool) -> None:
     """Dynamo passes a norm's epsilon in a tensor then; a changed one counts. Sizes seen before compile nothing."""
@@ -310,6 +317,7 @@ def test_a_trained_module_is_exported_and_saved(tmp_path: Path) -> None:
 # ---- what a call costs, and what it rests on --------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_arguments_at_ever_new_places_are_prepared_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones are copied to one place; large ones are read where they lie. Results are right all the time."""
     prepared: list[int] = []
@@ -326,6 +334,7 @@ def test_arguments_at_ever_new_places_are_prepared_for_once(monkeypatch: pytest.
         torch._dynamo.reset()
 
 
+@pytest.mark.thorough
 def test_results_that_others_see_by_one_view() -> None:
     """They come in that form; where somebody sees the result itself, another view or only a part, they do not."""
 
@@ -367,6 +376,7 @@ def test_gradients_that_are_transposed_are_written_so() -> None:
     assert not any("aten.t" in str(each) for graph in torch_report(call).graphs for each in graph.eager)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("channels", "window", "stride", "bias"),
     [(4, (2, 2), 2, True), (4, (3, 2), (3, 2), False), (2, (2, 3, 1), (2, 3, 1), True), (4, (3, 3), 2, True)],

@@ -120,6 +120,7 @@ def test_many_threads_and_sizes() -> None:
 # ---- sizes in advance
 
 
+@pytest.mark.thorough
 def test_padded_where_that_is_harmless() -> None:
     model = Net()
     call = compiled(model, shapes={"x.0": [2, 8]}, on_new_shape="error")

@@ -81,6 +81,7 @@ def _check(name: str, optimiser: str) -> None:
     assert report.flop_share >= 0.95
 
 
+@pytest.mark.thorough
 def test_a_small_cnn() -> None:
     _check("cnn", "sgd")
 

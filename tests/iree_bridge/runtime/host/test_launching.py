@@ -101,6 +101,7 @@ def test_kernels_in_any_number_of_threads(threads: int) -> None:
         np.testing.assert_allclose(c, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_both_ways_are_measured() -> None:
     set_task_threads(2)
     executable = build(product(512, 512, 512), "cpu")
@@ -121,6 +122,7 @@ def test_both_ways_are_measured() -> None:
     assert alone._program.threads == 1
 
 
+@pytest.mark.thorough
 def test_calls_that_overlap_in_time() -> None:
     set_task_threads(3)
     graphs = [product(96, 80, 32 * n) for n in range(1, 7)]
@@ -182,6 +184,7 @@ print("done")
     assert done.stdout == "done\n", done.stderr
 
 
+@pytest.mark.thorough
 def test_a_child_that_is_forked_while_another_thread_loads() -> None:
     code = """
 import os, signal, threading, warnings
