@@ -42,6 +42,11 @@ WORKAROUNDS: Final[dict[str, Workaround]] = {
         ("rocm",),
         ("--disable-lsr=false",),
     ),
+    "pairs": Workaround(
+        "packed instructions of scalars that were joined read the upper half of a constant, which has none",
+        ("rocm",),
+        ("--vectorize-slp=true",),
+    ),
     "padding": Workaround(
         "padding taken into kernels that gather, that are narrow or that pool is read as garbage",
         ("rocm",),

@@ -61,6 +61,9 @@ _ARRAYS_AS_THEY_LIE: Final = (f"{_BUFFER_ALIGNMENT}16",)
 # which AMD's processors execute in 20 to 40 steps: pointwise graphs with rows of 49 took three to eight times as long.
 _NO_MASKS: Final = ("--iree-llvmcpu-vector-pproc-strategy=peel",)
 _NO_NEGATIVE_STARTS: Final = ("--disable-lsr",)
+# LLVM makes packed instructions of scalars that it joins, and of some reads the upper half of a constant in the
+# instruction, which is 0.
+_NO_PAIRS: Final = ("--vectorize-slp=false",)
 _PROCESSOR: Final = ("--iree-llvmcpu-target-cpu", "--iree-llvmcpu-target-cpu-features")
 _CPU_FLAGS: Final = (
     "--iree-opt-level=O3",
@@ -176,10 +179,10 @@ class Target:
         """The flags of this target that the compiler keeps per process, in order. Code is right with these only.
 
         AMD: loops keep their counters: reduced in strength, they start at a negative offset, and the instruction adds
-        what is missing.
+        what is missing. Scalars are not joined to pairs: of some the constant is read where it has none.
         """
         if self.is_gpu:
-            return _NO_NEGATIVE_STARTS if self.backend == "rocm" else ()
+            return _NO_NEGATIVE_STARTS + _NO_PAIRS if self.backend == "rocm" else ()
         return (*_ARRAYS_AS_THEY_LIE, *(_NO_MASKS if self.lacks_masks else ()))
 
     def flags(self) -> tuple[str, ...]:

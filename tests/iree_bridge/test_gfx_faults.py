@@ -535,6 +535,22 @@ def test_a_sum_of_negated_numbers_beside_a_product_of_few_rows(chip: str) -> Non
     _assert_near(results, {product: left @ right, sums: -terms.sum(axis=(0, 1), keepdims=True)})
 
 
+def test_constants_of_packed_instructions() -> None:
+    """Seed 913700000268: an instruction for two numbers read the upper half of 0.5, so that half a sum was 0."""
+    g = Graph("gelu", io_data_type=F32, compute_data_type=F32)
+    x, dy = g.tensor("x", dim=(1, 1, 6)), g.tensor("dy", dim=(1, 2, 3))
+    dw = g.conv_wgrad(dy, x).set_dim((2, 1, 4))
+    out = g.pointwise(PointwiseMode.GELU_APPROX_TANH_BWD, dw, dw).set_data_type(DataType.DOUBLE).set_output(True)
+    pack = g.validate().random_inputs(seed=2)
+    rows, kernels = np.asarray(pack[x], np.float64)[0, 0], np.asarray(pack[dy], np.float64)[0]
+    gradient = np.array([[kernels[k] @ rows[at : at + 3] for at in range(4)] for k in range(2)])
+    number = torch.tensor(gradient, requires_grad=True)
+    torch.nn.functional.gelu(number, approximate="tanh").backward(torch.tensor(gradient))
+    assert number.grad is not None
+    results, _ = Emulator(Target.parse("gfx942")).run(g, pack)
+    np.testing.assert_allclose(results[out], number.grad.numpy()[:, None], rtol=2e-5)
+
+
 @pytest.mark.thorough
 def test_a_broadcast_product_for_gfx950() -> None:
     """A barrier in a branch that only one of three waves took."""
