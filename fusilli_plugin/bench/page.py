@@ -6,17 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusilli_plugin.bench.run import OTHERS, Row, summary
+from fusilli_plugin.bench.run import Row, others, summary
 
-__all__ = ["html", "markdown", "others", "template"]
+__all__ = ["html", "markdown", "template"]
 
 _WIDEST: float = 3.0
 """Times the other side's time, or its inverse, where a bar is as long as it can be."""
-
-
-def others(rows: Sequence[Row]) -> list[str]:
-    """The other sides that some row has a time of."""
-    return [side for side in OTHERS if any(getattr(row, f"{side}_ms") is not None for row in rows)]
 
 
 def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
@@ -25,11 +20,11 @@ def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
     lines += [f"* {name}: {_number(value)}" for name, value in summary(rows).items()]
     sides = others(rows)
     heads = ["row", "threads", "busy", "ours, ms"]
-    heads += [text for side in sides for text in (OTHERS[side], "ratio")] + ["net", "error", "form", ""]
-    lines += ["", f"| {' | '.join(heads)} |".replace("|  |", "| |"), "|" + "---|" * len(heads)]
+    heads += [text for name in sides.values() for text in (name, "ratio")] + ["net", "error", "form", ""]
+    lines += ["", f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for row in rows:
-        pairs = [getattr(row, name) for side in sides for name in (f"{side}_ms", f"ratio_{side}")]
-        cells = " | ".join(map(_number, (row.ours_ms, *pairs, row.ratio_net, row.max_error)))
+        theirs = [number for side in sides for number in row.beside(side)]
+        cells = " | ".join(map(_number, (row.ours_ms, *theirs, row.ratio_net, row.max_error)))
         lines.append(f"| {row.name} | {row.threads} | {row.busy} | {cells} | {row.variant} | {row.verdict} |")
     problems = dict.fromkeys((row.name, row.problems["ours"]) for row in rows if "ours" in row.problems)
     lines += [f"* {name}: ours: {why}" for name, why in problems]
@@ -39,12 +34,8 @@ def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
 def html(rows: Sequence[Row], about: Mapping[str, str]) -> str:
     """A page of its own."""
     sides = others(rows)
-    shown = [
-        (row, [(getattr(row, f"{side}_ms"), ratio := getattr(row, f"ratio_{side}"), _bar(ratio)) for side in sides])
-        for row in rows
-    ]
-    names = [OTHERS[side] for side in sides]
-    return template("bench.html").render(rows=shown, sides=names, about=about, summary=summary(rows))
+    shown = [(row, [(ms, ratio, _bar(ratio)) for ms, ratio in map(row.beside, sides)]) for row in rows]
+    return template("bench.html").render(rows=shown, sides=sides.values(), about=about, summary=summary(rows))
 
 
 def template(name: str) -> Any:

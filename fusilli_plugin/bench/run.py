@@ -20,11 +20,11 @@ import numpy as np
 
 from fusilli_ground.errors import FusilliError
 
-__all__ = ["OTHERS", "SIDES", "BenchError", "Row", "Subject", "beyond", "measure", "setting", "summary"]
+__all__ = ["OTHERS", "SIDES", "BenchError", "Row", "Subject", "beyond", "measure", "others", "setting", "summary"]
 
-SIDES: Final = ("ours", "onnxruntime", "torch", "inductor")
 OTHERS: Final = {"onnxruntime": "ONNX Runtime", "torch": "PyTorch", "inductor": "Inductor"}
 """What the other sides are called."""
+SIDES: Final = ("ours", *OTHERS)
 _WARM_UP: Final = 0.05
 _SLICE: Final = 0.03
 """Seconds that a side runs in a round at least."""
@@ -54,7 +54,7 @@ class Subject:
 
     name: str
     load: Mapping[str, Any]
-    sides: tuple[str, ...] = SIDES[:3]
+    sides: tuple[str, ...] = ("ours", "onnxruntime", "torch")
     tolerance: float | None = None
     kind: str = ""
 
@@ -95,6 +95,10 @@ class Row:
     ratio_net: float | None = None
     inductor_ms: float | None = None
     ratio_inductor: float | None = None
+
+    def beside(self, other: str) -> tuple[float | None, float | None]:
+        """Another side's time in ms, and ours by it."""
+        return getattr(self, f"{other}_ms"), getattr(self, f"ratio_{other}")
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -332,6 +336,11 @@ def beyond(rows: Sequence[Row], call: str) -> list[Row]:
     return found
 
 
+def others(rows: Sequence[Row]) -> dict[str, str]:
+    """The other sides that some row has a time of, and what they are called."""
+    return {side: name for side, name in OTHERS.items() if any(row.beside(side)[0] is not None for row in rows)}
+
+
 def summary(rows: Sequence[Row]) -> dict[str, float | int]:
     """Geometric mean, largest ratio and number of rows, against each other side and in each setting; wrong rows."""
     found: dict[str, float | int] = {}
@@ -339,7 +348,7 @@ def summary(rows: Sequence[Row]) -> dict[str, float | int]:
         mine = [row for row in rows if (row.threads, row.busy) == (threads, busy)]
         where = setting(threads, busy)
         for other in OTHERS:
-            ratios = [ratio for row in mine if (ratio := getattr(row, f"ratio_{other}")) is not None]
+            ratios = [ratio for row in mine if (ratio := row.beside(other)[1]) is not None]
             if ratios:
                 found[f"geometric mean over {other}, {where}"] = statistics.geometric_mean(ratios)
                 found[f"largest ratio over {other}, {where}"] = max(ratios)

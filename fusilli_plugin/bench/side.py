@@ -3,8 +3,8 @@
 Reads one JSON object a line and answers each with one. ``{"load": {...}, "result": file}`` loads a workload (``suite``,
 ``name``), a model (``path``, ``dims``), a graph on a device (``graph``, ``device``) or a network that is trained
 (``network``), runs it once and writes the results; ``{"seconds": s}`` runs for about that long and answers the seconds
-of a run. Nobody else writes to the standard output that the parent reads.
-With 0 threads it stays on the cores that it was given.
+of a run. Nobody else writes to the standard output that the parent reads. With 0 threads it stays on the cores that it
+was given.
 """
 
 from __future__ import annotations

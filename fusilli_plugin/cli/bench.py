@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 
 from fusilli_ground.files import write_whole
-from fusilli_plugin.bench.page import html, markdown, others
-from fusilli_plugin.bench.run import OTHERS, SIDES, Row, Subject, beyond, measure, summary
+from fusilli_plugin.bench.page import html, markdown
+from fusilli_plugin.bench.run import SIDES, Row, Subject, beyond, measure, others, summary
 from fusilli_plugin.bench.workloads import SUITES, workloads
 from fusilli_plugin.cli.base import command, echo, json_text, print_table, progress, require_outputs, targets_option
 from fusilli_plugin.cli.models import dims_of
@@ -75,7 +75,7 @@ def bench(
     markdown_file: Path | None,
     html_file: Path | None,
 ) -> None:
-    r"""Time operations or ONNX models beside ONNX Runtime and PyTorch, or read what AMD code takes.
+    r"""Time operations, ONNX models or training beside ONNX Runtime and PyTorch, or read what AMD code takes.
 
     On the CPU each side has a process of its own on the same cores; they run in turns, and medians and the ratios of
     the rounds are told. A side that is not installed, or cannot do a row, has no time there. Models are not run by
@@ -257,13 +257,13 @@ def _versions(*names: str) -> dict[str, str]:
 
 def _print(rows: Sequence[Row]) -> None:
     sides = others(rows)
-    heads = [text for side in sides for text in (OTHERS[side], "ratio")]
+    heads = [text for name in sides.values() for text in (name, "ratio")]
     print_table(
         ("row", "threads", "busy", "ours ms", "+-", *heads, "net", "error", ""),
         [
             (
                 row.name, row.threads, row.busy, _cell(row.ours_ms), _cell(row.ours_spread),
-                *(_cell(getattr(row, name)) for side in sides for name in (f"{side}_ms", f"ratio_{side}")),
+                *(_cell(number) for side in sides for number in row.beside(side)),
                 _cell(row.ratio_net), _cell(row.max_error), row.verdict,
             )
             for row in rows

@@ -216,13 +216,11 @@ class Builder:
             return value
         lead = len(value.dims) - len(amounts)
         dims = [*value.dims[:lead], *(d + b + a for d, (b, a) in zip(value.dims[lead:], amounts, strict=True))]
-        value = self.padded_once(value, amounts, fill)
         if fill and value.dtype.bits == 64:
-            around = [(0, 0)] * lead + list(amounts)
-            text = linalg.padded(
-                value.dims, value.dtype, around, _literal(np.asarray(fill, value.dtype.numpy), value.dtype)
-            )
-            return self.call(text, [value], dims, value.dtype)
+            around = [*[(0, 0)] * lead, *amounts]
+            literal = _literal(np.asarray(fill, value.dtype.numpy), value.dtype)
+            return self.call(linalg.padded(value.dims, value.dtype, around, literal), [value], dims, value.dtype)
+        value = self.padded_once(value, amounts, fill)
         flat = [amount for pair in reversed(amounts) for amount in pair]
         number = fill if value.dtype.is_float else int(fill)
         return self.op("aten.constant_pad_nd", dims, value.dtype, value, flat, number)

@@ -17,6 +17,7 @@ from iree_bridge.emit.linalg import Code, Operand, element_type, generic
 from iree_bridge.emit.window_frame import cropped
 from iree_bridge.emit.window_terms import MOST_TERMS, WindowTerms, has_terms, vector_row
 from iree_bridge.targets.types import builtin_tensor
+from iree_bridge.targets.variants import reads_parts
 
 __all__ = ["resample_fwd"]
 
@@ -97,7 +98,7 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
         attributes=a,
         order=order,
         size=x.dims,
-        x=_padded(e, a, order, value, made, even=by_terms),
+        x=_padded(e, node, order, value, made, even=by_terms),
         out=tuple(y_dims[axis] for axis in order),
         compute=_sums(e, node),
         by_keys=a.is_max and ordered.is_keyed(e, node.compute),
@@ -106,7 +107,7 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     y = _by_terms(e, pool, made) if by_terms else _by_loops(e, pool)
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
-        searched = replace(pool, x=_padded(e, a, order, value, y_dims))
+        searched = replace(pool, x=_padded(e, node, order, value, y_dims))
         e.write(node, "index", e.permute(_index(e, searched, y), back))
 
 
@@ -154,9 +155,10 @@ def _index(e: Emitter, pool: _Pool, y: Value) -> Value:
 
 
 def _padded(
-    e: Emitter, a: ResampleAttributes, order: Sequence[int], x: Value, y_dims: Sequence[int], *, even: bool = False
+    e: Emitter, node: ResampleFwdNode, order: Sequence[int], x: Value, y_dims: Sequence[int], *, even: bool = False
 ) -> Value:
     """x in memory order, with exactly what the windows meet; ``even``: at the end of rows as much as strides divide."""
+    a = node.attributes
     around = [(0, 0), (0, 0)]
     for i, pre in enumerate(a.pre_padding):
         around.append((pre, a.stride[i] * (y_dims[i + 2] - 1) + a.window[i] - x.dims[i + 2] - pre))
@@ -166,9 +168,7 @@ def _padded(
     value = e.permute(x, order)
     value, left = cropped(e, value, [around[axis] for axis in order], _outside(a, x.dtype))
     value = e.pad(value, left, _outside(a, x.dtype))
-    # Windows of one element in strides are no reduction, and the compiler joins such a kernel with the one that makes
-    # x, also where x has other readers: they found what lies between the windows unwritten.
-    return e.barrier(value) if math.prod(a.window) == 1 and max(a.stride) > 1 else value
+    return e.barrier(value) if reads_parts(node) else value
 
 
 def _outside(a: ResampleAttributes, dtype: DataType) -> float:

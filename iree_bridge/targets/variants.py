@@ -34,6 +34,7 @@ __all__ = [
     "is_ragged_attention",
     "is_usual",
     "named",
+    "reads_parts",
     "uses_fused_attention",
     "variants",
 ]
@@ -94,7 +95,7 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     compiles with one of them only.
 
     CPU: a forward convolution ends in a view of its product, which keeps what follows from joining the product's kernel
-    unless views are moved.
+    unless views are moved. Less is fused where the compiler refuses more.
     """
     return _those(_FORMS[target.backend], graph, target)
 
@@ -181,11 +182,15 @@ def _reduces(graph: Graph) -> bool:
 
 
 def _reads_parts(graph: Graph, target: Target) -> bool:
-    """Whether windows of one element in strides read an image."""
-    return any(_has_strided_points(node) for node in graph.nodes)
+    return any(reads_parts(node) for node in graph.nodes)
 
 
-def _has_strided_points(node: Node) -> bool:
+def reads_parts(node: Node) -> bool:
+    """Whether windows of one element in strides read an image.
+
+    The compiler may join such a reader with what makes the image, and the kernel runs over what the reader meets: of an
+    image that is stored, or read by others too, the rest was not written. So it stands behind a barrier.
+    """
     if isinstance(node, ResampleFwdNode):
         window = node.attributes.window
     elif isinstance(node, ConvFpropNode):

@@ -18,7 +18,7 @@ from iree_bridge.emit.linalg import mirrored
 from iree_bridge.emit.products_cpu import as_computed
 from iree_bridge.emit.window_frame import cropped, met
 from iree_bridge.targets.types import multiplied
-from iree_bridge.targets.variants import is_channels_last, is_usual
+from iree_bridge.targets.variants import is_channels_last, is_usual, reads_parts
 
 __all__ = ["conv_fprop", "convolution", "in_mirror", "operand_type", "operands"]
 
@@ -30,8 +30,8 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
         e.write(node, "y", _native(e, node))
         return
     x, w = operands(e, node, "x", "w")
-    if _reads_parts(e, node):
-        x = e.barrier(x)
+    if reads_parts(node) and e.graph.maker(node.inputs["x"]) is not None:
+        x = _copied(e, x, last=is_channels_last(node.inputs["x"]))
     if node.attributes.is_mirrored:
         # Picking elements out of a buffer with gaps and mirroring them in one kernel fails on the CPU target.
         w = in_mirror(e, e.barrier(w))
@@ -40,12 +40,6 @@ def conv_fprop(e: Emitter, node: ConvFpropNode) -> None:
     if y is None:
         y = convolution(e, node.attributes, x, w, node.groups, node.compute)
     e.write(node, "y", y)
-
-
-def _reads_parts(e: Emitter, node: ConvFpropNode) -> bool:
-    """Whether points in strides read an image that is made here: as for pools of single elements (``resample.py``)."""
-    points = all(size == 1 for size in node.inputs["w"].dims[2:])
-    return points and max(node.attributes.stride) > 1 and e.graph.maker(node.inputs["x"]) is not None
 
 
 def _is_native(e: Emitter, node: ConvFpropNode) -> bool:

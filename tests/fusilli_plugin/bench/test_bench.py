@@ -270,7 +270,7 @@ def test_pages_say_what_rows_say() -> None:
     assert "processor: &lt;x&gt;" in page
     assert page.count('class="slower"') == page.count('class="faster"') == 1
     text = markdown(rows, {"processor": "x"})
-    assert "| row | threads | busy | ours, ms | ONNX Runtime | ratio | net | error | form | |" in text
+    assert "| row | threads | busy | ours, ms | ONNX Runtime | ratio | net | error | form |  |" in text
     assert "| quick | 1 | 0 | 2 | 1 | 0.333 | - | 1e-07 | plain |  |" in text
     both = markdown([row(torch_ms=4.0, ratio_torch=0.5, inductor_ms=8.0, ratio_inductor=0.25)], {})
     assert "| ONNX Runtime | ratio | PyTorch | ratio | Inductor | ratio | net |" in both

@@ -48,7 +48,7 @@ def saturated(values: Any, dtype: DataType) -> Any:
 
 
 def bits(values: Any) -> Any:
-    return np.where(np.isnan(values.astype(np.float32)), 0x100, values.view(np.uint8))
+    return np.where(np.isnan(values.astype(np.float32)), 0x100, values.view(np.uint8).astype(np.uint16))
 
 
 @pytest.mark.a_few("FP8_E4M3-cpu", "FP8_E5M2-gfx942", "FP8_E4M3_FNUZ-gfx942", "FP8_E8M0-gfx942")
