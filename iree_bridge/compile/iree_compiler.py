@@ -16,6 +16,8 @@ from typing import Any, Final
 from iree.compiler import version as _version
 from iree.compiler.api import Invocation, Output, Session, Source, ctypes_dl
 
+from iree_bridge.targets.barriers import CUT, DROP, is_behind_cut
+
 __all__ = [
     "Compiled",
     "Diagnostic",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 _SEVERITIES: Final = ("note", "warning", "error", "remark")
+_DROP: Final = f"{DROP}{{keep-assume-int=true}}".encode()
 _UNKNOWN_FLAG: Final = re.compile(r"option not found: ([\w-]+)")
 
 _DIAGNOSTIC_CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
@@ -36,9 +39,13 @@ _dylib: Any = ctypes_dl._dylib
 _enable_diagnostics: Any = _dylib.ireeCompilerInvocationEnableCallbackDiagnostics
 _enable_diagnostics.argtypes = [ctypes.c_void_p, ctypes.c_int, _DIAGNOSTIC_CALLBACK, ctypes.c_void_p]
 _enable_diagnostics.restype = None
-_set_phase: Any = _dylib.ireeCompilerInvocationSetCompileToPhase
-_set_phase.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-_set_phase.restype = None
+_begin_behind: Any = _dylib.ireeCompilerInvocationSetCompileFromPhase
+_end_with: Any = _dylib.ireeCompilerInvocationSetCompileToPhase
+_run_passes: Any = _dylib.ireeCompilerInvocationRunPassPipeline
+for _function in (_begin_behind, _end_with, _run_passes):
+    _function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    _function.restype = None
+_run_passes.restype = ctypes.c_bool
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,19 @@ class Diagnostic:
 
 @dataclass(frozen=True)
 class Compiled:
-    """``output`` is the vmfb, or the IR text if the compile was told to stop at a phase."""
+    """What a compile made.
+
+    Attributes:
+        output: the vmfb, or the IR text if the compile was told to stop at a phase.
+        diagnostics: what it said.
+        dispatches: kernel launches of an execution; None if they were not counted.
+        awaits: how often the code waits for the device; None if that was not counted.
+    """
 
     output: bytes
     diagnostics: tuple[Diagnostic, ...]
     dispatches: int | None
+    awaits: int | None
 
 
 class RejectedError(Exception):
@@ -97,7 +112,7 @@ def compile_text(
     Args:
         text: MLIR assembly.
         flags: flags of the session.
-        statistics: file for the scheduling statistics; gives ``Compiled.dispatches``.
+        statistics: file for the scheduling statistics; gives ``Compiled.dispatches`` and ``awaits``.
         phase: stop after this compilation phase and return IR.
 
     Raises:
@@ -120,15 +135,19 @@ def compile_text(
             )
         with session.invocation() as invocation:
             _enable_diagnostics(invocation._inv_p, 0, callback, None)
-            if phase is not None:
-                _set_phase(invocation._inv_p, phase.encode())
             source = Source.wrap_buffer(session, text.encode() + b"\0", buffer_name="module.mlir")
             if not invocation.parse_source(source):
                 raise RejectedError("parsing", diagnostics)
+            if is_behind_cut(text, phase):
+                _end_with(invocation._inv_p, CUT.encode())
+                if not (invocation.execute() and _run_passes(invocation._inv_p, _DROP)):
+                    raise RejectedError("compiling", diagnostics)
+                _begin_behind(invocation._inv_p, CUT.encode())
+            _end_with(invocation._inv_p, (phase or "end").encode())
             if not invocation.execute():
                 raise RejectedError("compiling", diagnostics)
             code = _output(invocation, ir=phase is not None)
-    return Compiled(code, tuple(diagnostics), _dispatches(statistics))
+    return Compiled(code, tuple(diagnostics), *_counts(statistics))
 
 
 def _set_flags(session: Session, flags: Sequence[str]) -> None:
@@ -154,8 +173,9 @@ def _output(invocation: Invocation, *, ir: bool) -> bytes:
         output.close()
 
 
-def _dispatches(statistics: Path | None) -> int | None:
+def _counts(statistics: Path | None) -> tuple[int | None, int | None]:
+    """Dispatches and awaits."""
     if statistics is None or not statistics.exists():
-        return None
-    record = json.loads(statistics.read_text())
-    return int(record["stream-aggregate"]["execution"]["dispatch-count"])
+        return None, None
+    counted = json.loads(statistics.read_text())["stream-aggregate"]
+    return int(counted["execution"]["dispatch-count"]), int(counted["synchronization"]["await-count"])

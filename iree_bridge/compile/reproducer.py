@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from graph_api.errors import FusilliError
+from iree_bridge.targets.barriers import CUT, DROP, is_behind_cut
 from iree_bridge.targets.target import Target
 
 __all__ = ["Reproducer", "load", "require_own", "save", "write"]
@@ -54,8 +55,15 @@ class Reproducer:
 
     def command(self) -> str:
         """The command line that repeats the compile without this package, in the reproducer's folder."""
-        words = ["iree-compile", "module.mlir", "-o", "module.vmfb", *self.global_flags, *self.flags]
-        return shlex.join(words)
+        flags = (*self.global_flags, *self.flags)
+        if not is_behind_cut(self.ir or "", None):
+            return shlex.join(["iree-compile", "module.mlir", "-o", "module.vmfb", *flags])
+        halves = (
+            ["iree-compile", "module.mlir", f"--compile-to={CUT}", *flags],
+            ["iree-opt", f"--{DROP}=keep-assume-int=true"],
+            ["iree-compile", "-", f"--compile-from={CUT}", "-o", "module.vmfb", *flags],
+        )
+        return " | ".join(shlex.join(words) for words in halves)
 
 
 def save(failures: Path, reproducer: Reproducer, *, keep: int) -> Path | None:

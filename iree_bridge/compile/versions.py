@@ -33,9 +33,11 @@ SUPPORTED: Final = "3.13."
 
 _METADATA: Final = re.compile(r"(iree_base_(?:compiler|runtime))-([^-]+)\.dist-info", re.IGNORECASE)
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
-_EXAMINING: Final = "iree_bridge/compile/hazards.py"
-"""What refuses code that was made: code is kept under its version, so that a new rule looks at all of it again."""
-_EMITTING: Final = ("fusilli_ground", "graph_api", _EXAMINING, "iree_bridge/emit", "iree_bridge/targets")
+_HAZARDS: Final = "iree_bridge/compile/hazards.py"
+_EXAMINING: Final = (_HAZARDS, "iree_bridge/targets/barriers.py")
+"""What refuses code that was made, and what a compile does beside its flags: code is kept under their version, so that
+a new rule looks at all of it again."""
+_EMITTING: Final = ("fusilli_ground", "graph_api", _HAZARDS, "iree_bridge/emit", "iree_bridge/targets")
 """Whose sources take part in turning a graph into IR, and in deciding which of its forms is taken."""
 
 
@@ -89,8 +91,8 @@ def emitter_version() -> str:
 
 @cache
 def examiner_version() -> str:
-    """Fingerprint of the source that refuses code."""
-    return _fingerprint([_EXAMINING])
+    """Fingerprint of the sources that refuse code, and say how it is compiled beside its flags."""
+    return _fingerprint(_EXAMINING)
 
 
 def _fingerprint(places: Sequence[str]) -> str:

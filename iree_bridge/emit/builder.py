@@ -14,6 +14,7 @@ from iree_bridge.emit import linalg, small_floats
 from iree_bridge.emit.corrections import correct, make_halves, reduce_angles
 from iree_bridge.emit.index_bounds import keep_inside
 from iree_bridge.emit.mlir import ir
+from iree_bridge.targets.barriers import BARRIER
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import ELEMENT, TORCH_CODE, builtin_tensor, value_tensor
 
@@ -248,10 +249,10 @@ class Builder:
         return self.op("aten.slice.Tensor", dims, value.dtype, value, axis, start, stop, step)
 
     def barrier(self, value: Value) -> Value:
-        """``value`` as something that the optimiser does not look through."""
+        """``value`` as something that the compiler does not look through until kernels are cut."""
         builtin = self.type(builtin_tensor(value.dims, value.dtype))
         plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[builtin], operands=[value.ssa]).result
-        kept = ir.Operation.create("util.optimization_barrier", results=[builtin], operands=[plain]).result
+        kept = ir.Operation.create(BARRIER, results=[builtin], operands=[plain]).result
         torch = self.type(value_tensor(value.dims, value.dtype))
         made = ir.Operation.create("torch_c.from_builtin_tensor", results=[torch], operands=[kept])
         return Value(made.result, value.dims, value.dtype)
