@@ -646,9 +646,6 @@ def _request_compile(ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: 
     if endless := reply.header["endless_kernels"]:
         problem = f"the compiler took all of {', '.join(endless)} for unreachable"
         _report(job, problem, [], reply.stderr, ir, "refused")
-    if job.graph_json is not None and reply.header["awaits"]:
-        problem = f"the code would wait for the device {reply.header['awaits']} times in each execution"
-        _report(job, problem, [], reply.stderr, ir, "refused")
     if FUSED_PADDING in job.recipe.flags and _LONE_PADDING.search(reply.payload):
         _report(job, "a kernel does nothing but pad, which the compiler makes wrong", [], reply.stderr, ir, "refused")
     if complaints:

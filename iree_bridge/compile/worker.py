@@ -5,9 +5,9 @@ Some inputs crash the compiler and some end its process, so it never runs in the
 
     hello {global_flags, memory, idle, scratch, lifeline} -> hello {versions}
     emit {target, form}, payload graph JSON              -> reply, payload IR without locations + IR with locations
-    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, awaits, split_barriers, endless_kernels,
-                                                            facts?, vmfb_size?, ...}, payload vmfb (IR if phase; vmfb +
-                                                            assembly if inspect)
+    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, split_barriers, endless_kernels, facts?,
+                                                            vmfb_size?, ...}, payload vmfb (IR if phase; vmfb + assembly
+                                                            if inspect)
 
 Each request is answered by ``started`` at once, so that the parent can tell a worker that was lost before the request
 from one that the request killed. ``lifeline`` is the reading end of a pipe whose other end the parent holds; nothing is
@@ -214,7 +214,6 @@ class _Server:
         reply: Header = {
             "ok": True,
             "dispatches": compiled.dispatches,
-            "awaits": compiled.awaits,
             "diagnostics": _pairs(compiled.diagnostics),
             **_hazards(folder / "intermediates"),
         }

@@ -15,13 +15,14 @@ Arguments are buffers in physical layout, results first::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from graph_api import DataType, Graph, Node, TensorAttr
 from iree_bridge.emit import gaps, packed, rounded
 from iree_bridge.emit.builder import Builder, Value
 from iree_bridge.emit.corrections import make_halves, reduce_angles
+from iree_bridge.emit.last_use import used_last
 from iree_bridge.emit.mlir import ir
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import argument_form, carried, stored, value_tensor
@@ -65,7 +66,7 @@ class Emitter(Builder):
         self._results: dict[TensorAttr, Value] = {}
         self.updates_in_place = False
         """Set where an operation may become an update, e.g. a sort. The compiler makes one in place after the last use
-        of a tensor, inputs included, so each input gets a use at the end."""
+        of a tensor, inputs included, so each input gets a use at the end (``last_use.py``)."""
 
     def emit(self) -> None:
         """Emits the whole function."""
@@ -92,12 +93,12 @@ class Emitter(Builder):
             for node in self.graph.nodes:
                 with self.location(node.name):
                     RULES[node.op](self, node)
+            kept: list[Value] = []
+            if self.updates_in_place:
+                kept = [Value(x, *argument_form(t)) for t, x in zip(inputs, buffers[len(outputs) :], strict=True)]
             for index, tensor in enumerate(outputs):
                 with self.location(tensor.name):
-                    self._store(tensor, buffers[index], guarded=index in self._guarded)
-            if self.updates_in_place:
-                for tensor, argument in zip(inputs, buffers[len(outputs) :], strict=True):
-                    self.barrier(Value(argument, *argument_form(tensor)))
+                    self._store(tensor, buffers[index], kept, guarded=index in self._guarded)
             ir.Operation.create("func.return")
         if not self.target.is_gpu:
             reduce_angles(function)
@@ -178,7 +179,7 @@ class Emitter(Builder):
         value = value if value.dims == tensor.dims else self.expand(value, tensor.dims)
         return value if value.dtype is tensor.data_type else value.named(tensor.data_type)
 
-    def _store(self, tensor: TensorAttr, argument: Any, *, guarded: bool) -> None:
+    def _store(self, tensor: TensorAttr, argument: Any, kept: Sequence[Value], *, guarded: bool) -> None:
         layout = tensor.physical
         value = self._results.get(tensor) or self.cast(self._values[tensor], tensor.data_type)
         if stored(tensor.data_type) is not tensor.data_type:
@@ -192,6 +193,7 @@ class Emitter(Builder):
             value = packed.pack(self, tensor, value)
         if guarded:
             value = self._computed(value)
+        value = used_last(self, value, kept)
         ir.Operation.create("torch.overwrite.tensor.contents", operands=[value.ssa, argument])
 
     def _computed(self, value: Value) -> Value:

@@ -8,13 +8,14 @@ What the compiler makes of a named product by itself reaches a tenth to a half o
 * columns in panels ``[columns / b, taps, b]``, as wide as some vectors, whose rows follow each other in memory: for
   matrices that lie the other way, or are made for the product anyway, or whose rows take each other's places in the
   cache;
-* one row: a sum of the rows of the other matrix.
+* one row: a sum of the rows of the other matrix;
+* places of two images, of which each step of the inner loop takes some neighbours: the gradient of a filter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,8 +27,8 @@ from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import Kernels
 
 __all__ = [
-    "Shift", "as_computed", "by_columns", "by_panels", "by_shifts", "by_stored_columns", "has_tiles", "kernel_of",
-    "product", "shift_columns",
+    "Shift", "as_computed", "by_columns", "by_panels", "by_places", "by_shifts", "by_stored_columns", "has_tiles",
+    "kernel_of", "places_at_once", "product", "shift_columns",
 ]  # fmt: skip
 
 _HALF: Final = (DataType.HALF, DataType.BFLOAT16)
@@ -43,6 +44,8 @@ _LEAST_DEPTH: Final = 32
 """Taps that are summed for a tile at least before the next tile."""
 _FEW_ROWS: Final = 32
 """Rows that do not pay for a copy of the other matrix."""
+_PLACES: Final = 64
+"""Places that `by_places` sums for a tile at least before the next ones."""
 _PAGE: Final = 4096
 """Bytes after which lines of memory take each other's places in the nearest cache."""
 _ROW_COLUMNS: Final = 512
@@ -61,12 +64,15 @@ class Kernel:
         block: elements of a tile, of the result or of columns, that the nearest cache holds beside other things. The
             compiler refuses to fill tiles of twice the size.
         many: rows of the result from which a copy of the columns into panels pays; None: it never does.
+        channels: that `by_shifts` sums for a tile before the rest; 0: all. Of more than the nearest cache holds the
+            columns are fetched anew for every few rows.
     """
 
     rows: int
     widths: tuple[int, ...]
     block: int
     many: int | None = None
+    channels: int = 0
 
     def width(self, columns: int) -> int:
         """The widest that leaves little of its last panel empty, else the one that leaves the least."""
@@ -76,7 +82,7 @@ class Kernel:
 
 _KERNELS: Final = {
     16: Kernel(rows=4, widths=(8, 4), block=1024, many=256),
-    32: Kernel(rows=4, widths=(16, 8), block=2048, many=256),
+    32: Kernel(rows=4, widths=(16, 8), block=2048, many=256, channels=8),
     64: Kernel(rows=8, widths=(32, 16, 8), block=4096),
 }
 """Bytes of a vector → as many sums as the registers hold beside their factors."""
@@ -298,17 +304,120 @@ def by_shifts(e: Emitter, rows: Value, images: Sequence[Value], shifts: Sequence
         total = code.op("addf", total, term, "f32") if total else term
     value = code.op("addf", total, "%o", "f32")
     width, ones = kernel.widths[0], [1] * len(lead)
-    tile = (*ones, _tile(m, kernel.rows, _ROWS, whole=2 * _ROWS), width)
+    in_turn = kernel.channels if depth > kernel.channels and depth % max(kernel.channels, 1) == 0 else 0
+    across = 2 * width if in_turn and columns % (2 * width) == 0 else width
+    tile = (*ones, _tile(m, kernel.rows, _ROWS, whole=2 * _ROWS), across)
     vector = (*ones, min(m, kernel.rows), width)
     given = ", ".join(f"%image{number}: {kind}" for number, kind in enumerate(sources))
     result = builtin_tensor(dims, DataType.FLOAT)
     text = [
         f"func.func private @shifted(%w: {builtin_tensor(rows.dims, DataType.FLOAT)}, {given}) -> {result} {{",
         *lines,
-        *_summed(ins, code, value, dims, tile, vector, step=1),
+        *_summed(ins, code, value, dims, tile, vector, step=1, depth=in_turn),
         "}",
     ]
     return e.call("\n".join(text), [rows, *images], dims, DataType.FLOAT)
+
+
+def places_at_once(out: Sequence[int]) -> int:
+    """How many neighbours one step of `by_places` takes; 0: it does not serve such places.
+
+    The compiler drops loops of extent 1, and with them the tiles, and makes scalars of a sum of single products over
+    several loops.
+    """
+    fitting = (count for count in (4, 2) if out[-1] % count == 0 and out[-1] > count)
+    return next(fitting, 0) if min(out) > 1 else 0
+
+
+def by_places(e: Emitter, dy: Value, image: Value, begin: Sequence[int], stride: Sequence[int]) -> Value:
+    """The sums over places of the products of all rows and all columns that meet there.
+
+    Args:
+        dy: rows, [parts, N, out..., K].
+        image: columns, [parts, N, spatial..., C]; of each spatial dim ``begin`` meets the first place, and the next
+            ones are ``stride`` apart.
+
+    Returns:
+        [parts, K, C]
+    """
+    kernel, (parts, count, *out, k), c = kernel_of(e), dy.dims, image.dims[-1]
+    at_once = places_at_once(out)
+    out[-1] //= at_once
+    places = [f"at{axis}" for axis in range(len(out))]
+    sizes = {"part": parts, "row": k, "column": c, "picture": count, **dict(zip(places, out, strict=True))}
+    loops = {name: f"d{i}" for i, name in enumerate(name for name, size in sizes.items() if size > 1)}
+    lead = [name for name in ("part", "picture") if name in loops]
+    lead_dims = [sizes[name] for name in lead]
+    dy, image = e.reshape(dy, (*lead_dims, *dy.dims[2:])), e.reshape(image, (*lead_dims, *image.dims[2:]))
+    lines, ins, code, total = list[str](), list[Operand](), Code(), ""
+    for at in range(at_once):
+        own = [*[0] * (len(out) - 1), at], [*[1] * (len(out) - 1), at_once]
+        met = [*begin[:-1], begin[-1] + at * stride[-1]], [*stride[:-1], at_once * stride[-1]]
+        for name, value, axis, (first, step) in (("dy", dy, "row", own), ("x", image, "column", met)):
+            dims = [*lead_dims, *out, sizes[axis]]
+            view = builtin_tensor(dims, DataType.FLOAT)
+            lines.append(
+                f"  %{name}{at} = tensor.extract_slice %{name}{[*[0] * len(lead), *first, 0]} {dims} "
+                f"{[*[1] * len(lead), *step, 1]} : {builtin_tensor(value.dims, DataType.FLOAT)} to {view}"
+            )
+            ins.append(Operand(f"%{name}{at}", view, [loops[each] for each in (*lead, *places, axis)]))
+        term = code.op("mulf", f"%i{2 * at}", f"%i{2 * at + 1}", "f32")
+        total = code.op("addf", total, term, "f32") if total else term
+    total = code.op("addf", total, "%o", "f32")
+    height, across, width = _column_tiles(kernel, k, c)
+    block = {"picture": 1, **dict.fromkeys(places[:-1], 1)}
+    if len(out) > 1:
+        block[places[-2]] = _largest_divisor(out[-2], max(_PLACES // (at_once * out[-1]), 1))
+    tiles = _Tiles(
+        tile={"part": 1, "row": height, "column": across},
+        block=block,
+        vector={"part": 1, "row": min(k, kernel.rows), "column": width},
+        step=dict.fromkeys(("picture", *places), 1),
+    )
+    results = [name for name in ("part", "row", "column") if name in loops]
+    dims = [sizes[name] for name in results]
+    result, given = builtin_tensor(dims, DataType.FLOAT), [builtin_tensor(v.dims, DataType.FLOAT) for v in (dy, image)]
+    kinds = ["parallel" if name in results else "reduction" for name in loops]
+    begun = Operand("%begun", result, [loops[name] for name in results])
+    text = [
+        f"func.func private @places(%dy: {given[0]}, %x: {given[1]}) -> {result} {{",
+        *lines,
+        *_begun(result),
+        *generic("%y", ins, begun, kinds, code.lines, total, attributes=tiles.attributes(list(loops))),
+        f"  return %y : {result}",
+        "}",
+    ]
+    return e.reshape(e.call("\n".join(text), [dy, image], dims, DataType.FLOAT), (parts, k, c))
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Extents by loop: of a tile, of what is summed for it at a time, of the kernel, and of a step of its sums."""
+
+    tile: Mapping[str, int]
+    block: Mapping[str, int]
+    vector: Mapping[str, int]
+    step: Mapping[str, int]
+
+    def attributes(self, loops: Sequence[str]) -> str:
+        """What tells the compiler."""
+        each = self.tile, self.block, self.vector, self.step
+        tile, block, vector, step = ([extents.get(loop, 0) for loop in loops] for extents in each)
+        blocks = f"cache_reduction = {block}, " if any(block) else ""
+        return (
+            "{compilation_info = #iree_codegen.compilation_info<lowering_config = #iree_cpu.lowering_config<"
+            f"distribution = {tile}, cache_parallel = {tile}, {blocks}vector_common_parallel = {vector}, "
+            f"vector_reduction = {step}>, translation_info = #iree_codegen.translation_info<"
+            "pipeline = #iree_cpu.pipeline<DoubleTilingExpert>, {enable_loop_peeling}>>}"
+        )
+
+
+def _begun(result: str) -> list[str]:
+    return [
+        "  %zero = arith.constant 0.0 : f32",
+        f"  %empty = tensor.empty() : {result}",
+        f"  %begun = linalg.fill ins(%zero : f32) outs(%empty : {result}) -> {result}",
+    ]
 
 
 def _column_tiles(kernel: Kernel, m: int, places: int) -> tuple[int, int, int]:
@@ -385,19 +494,18 @@ def _summed(
 ) -> list[str]:
     """The rest of a function: it returns the sum over one loop more than there are ``dims``; `_sum_of_products`."""
     result = builtin_tensor(dims, DataType.FLOAT)
-    begun = Operand("%begun", result, [f"d{i}" for i in range(len(dims))])
-    block = f"cache_reduction = {[*[0] * len(dims), depth]}, " if depth else ""
-    attributes = (
-        "{compilation_info = #iree_codegen.compilation_info<lowering_config = #iree_cpu.lowering_config<"
-        f"distribution = {[*tile, 0]}, cache_parallel = {[*tile, 0]}, {block}vector_common_parallel = {[*vector, 0]}, "
-        f"vector_reduction = {[*[0] * len(dims), step]}>, translation_info = #iree_codegen.translation_info<"
-        "pipeline = #iree_cpu.pipeline<DoubleTilingExpert>, {enable_loop_peeling}>>}"
+    *loops, sums = (f"d{i}" for i in range(len(dims) + 1))
+    begun = Operand("%begun", result, loops)
+    tiles = _Tiles(
+        tile=dict(zip(loops, tile, strict=True)),
+        block={sums: depth},
+        vector=dict(zip(loops, vector, strict=True)),
+        step={sums: step},
     )
+    kinds = [*["parallel"] * len(dims), "reduction"]
     return [
-        "  %zero = arith.constant 0.0 : f32",
-        f"  %empty = tensor.empty() : {result}",
-        f"  %begun = linalg.fill ins(%zero : f32) outs(%empty : {result}) -> {result}",
-        *generic("%y", ins, begun, [*["parallel"] * len(dims), "reduction"], code.lines, value, attributes=attributes),
+        *_begun(result),
+        *generic("%y", ins, begun, kinds, code.lines, value, attributes=tiles.attributes([*loops, sums])),
         f"  return %y : {result}",
     ]
 

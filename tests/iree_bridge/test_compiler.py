@@ -684,8 +684,8 @@ def test_a_crash_among_the_forms_is_not_remembered(
     assert len(compiles) == 4
 
 
-@pytest.mark.a_few("endless_kernels", "awaits")
-@pytest.mark.parametrize("fault", ["split_barriers", "endless_kernels", "awaits", "padding"])
+@pytest.mark.a_few("endless_kernels")
+@pytest.mark.parametrize("fault", ["split_barriers", "endless_kernels", "padding"])
 def test_code_that_is_known_to_be_wrong_is_no_result(
     fault: str, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:

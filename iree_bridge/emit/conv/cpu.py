@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product as places_of
 from typing import Final
 
 from graph_api import DataType
@@ -28,11 +29,14 @@ from iree_bridge.emit.linalg import Operand, generic
 from iree_bridge.emit.products_cpu import (
     by_columns,
     by_panels,
+    by_places,
     by_stored_columns,
     has_tiles,
     kernel_of,
+    places_at_once,
     product,
 )
+from iree_bridge.emit.reduction import total
 from iree_bridge.emit.window_frame import cropped, met
 from iree_bridge.targets.types import builtin_tensor
 from iree_bridge.targets.variants import is_by_taps, is_channels_last
@@ -57,6 +61,9 @@ multiplies with zeros."""
 _MOST_POSITIONS: Final = 27
 _MOST_PHASES: Final = 8
 """Positions of a window, and phases of a stride, that are written out."""
+_SUMS, _TERMS, _MOST_TERMS = 1 << 24, 1024, 4096
+"""Bytes that the parts of a filter's gradient may take; places that are summed in one part, if there is room, and at
+most."""
 _IN_TURN: Final = 1 << 23
 _PARTS: Final = 64
 """Bytes of the matrix of parts that are made one after the other, in the same memory; how many parts there may be."""
@@ -190,8 +197,8 @@ def _tap_sum(e: Emitter, given: Value, taps: Sequence[Tap], dims: Sequence[int])
 def filter_gradient(e: Emitter, node: ConvWgradNode, dy: Value, x: Value, window: Sequence[int]) -> Value | None:
     """The sums over places of dy [N, K, spatial...] and x [N, C, spatial...], logical; None: the torch form serves.
 
-    One product: rows are filters ``[filters, places]``, columns what a place meets ``[places, taps]``. Served are f32
-    operands of one group.
+    A product for each place of the window, where that serves. Else one product: rows are filters ``[filters, places]``,
+    columns what a place meets ``[places, taps]``. Served are f32 operands of one group.
     """
     if not has_tiles(e) or {dy.dtype, x.dtype, node.compute} != {DataType.FLOAT} or node.groups != 1:
         return None
@@ -204,6 +211,9 @@ def filter_gradient(e: Emitter, node: ConvWgradNode, dy: Value, x: Value, window
     image = _framed(e, conv, x)
     if not is_channels_last(node.inputs["x"]):
         image = e.barrier(image)  # else vectors of channels are read element by element
+    parts = _parts_of_places(conv)
+    if parts:
+        return _sums_of_places(e, conv, dy, image, parts)
     sums: Value | None = None
     for rows in conv.parts(in_turn=True):
         part = e.slice(dy, 2, rows.start, rows.stop) if len(rows) < out[0] else dy
@@ -217,6 +227,36 @@ def filter_gradient(e: Emitter, node: ConvWgradNode, dy: Value, x: Value, window
     assert sums is not None
     sums = e.barrier(sums)  # a product does not write its result in another order
     return e.permute(e.reshape(sums, (k, *window, conv.c)), (0, 1 + len(window), *range(1, 1 + len(window))))
+
+
+def _parts_of_places(conv: _Conv) -> int:
+    """Into how many parts the pictures are cut whose products are summed apart; 0: `_sums_of_places` does not serve.
+
+    So that no sum has many terms, unless the sums of all parts would take much memory.
+    """
+    taps, places = math.prod(conv.window), math.prod(conv.out)
+    if not 1 < taps <= _MOST_POSITIONS or conv.c < _FEW or not places_at_once(conv.out):
+        return 0
+    most = max(_SUMS // (4 * taps * conv.k * conv.c), 1)
+    fitting = [count for count in range(1, min(conv.n, most) + 1) if conv.n % count == 0]
+    parts = next((count for count in fitting if conv.n // count * places <= _TERMS), fitting[-1])
+    return parts if conv.n // parts * places <= _MOST_TERMS else 0
+
+
+def _sums_of_places(e: Emitter, conv: _Conv, dy: Value, image: Value, parts: int) -> Value:
+    """A filter's gradient as one product for each place of the window: nothing is copied but to put channels last."""
+    rows = e.barrier(e.permute(dy, conv.axes_last))
+    columns = image if conv.is_last else e.barrier(e.permute(image, conv.axes_last))
+    rows, columns = (e.reshape(each, (parts, conv.n // parts, *each.dims[1:])) for each in (rows, columns))
+    made: list[Value] = []
+    for place in places_of(*map(range, conv.window)):
+        begin = [at * dilation for at, dilation in zip(place, conv.a.dilation, strict=True)]
+        made.append(by_places(e, rows, columns, begin, conv.a.stride))
+    sums = e.barrier(_joined(e, made, 0))
+    sums = e.reshape(sums, (len(made), parts, conv.k, conv.c))
+    sums = e.reshape(total(e, sums, [1]) if parts > 1 else sums, (*conv.window, conv.k, conv.c))
+    rank = len(conv.window)
+    return e.permute(sums, (rank, rank + 1, *range(rank)))
 
 
 @dataclass(frozen=True)

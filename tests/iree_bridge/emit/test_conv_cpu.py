@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
 import numpy as np
@@ -320,9 +322,59 @@ def test_filter_gradients_are_products(layout: str, x: Any, w: Any, kw: dict[str
     kw = {k: (v,) * (len(x) - 2) if isinstance(v, int) and k not in plain else v for k, v in kw.items()}
     case = OpCase("wgrad", lambda: conv_graph("wgrad", x, w, layout=layout, **kw))
     text = emit_module(case.graph(), AVX2).ir
-    assert "call @product" in text
+    by_places = text.count("call @places")
+    assert by_places in (0, math.prod(w[2:]))
+    assert by_places or "call @product" in text
     assert "torch.aten.convolution" not in text
     assert_right(case)
+
+
+def test_a_filter_gradient_is_a_product_for_each_place_of_the_window() -> None:
+    """A step of the kernel takes 4 neighbours of a row of 12; 3 pictures of 96 places are summed in one part."""
+    graph = conv_graph("wgrad", (3, 8, 8, 12), (16, 8, 3, 3), padding=1).validate()
+    check_ir(
+        emit_module(graph, AVX2).ir,
+        """
+        CHECK: cache_reduction = [0, 0, 1, 4, 0]
+        CHECK-SAME: vector_common_parallel = [4, 8, 0, 0, 0], vector_reduction = [0, 0, 1, 1, 1]
+        CHECK-COUNT-9: call @places_{{.*}} : (tensor<3x8x12x16xf32>, tensor<3x10x14x8xf32>) -> tensor<16x8xf32>
+        CHECK-NOT: torch.aten.convolution
+        CHECK: tensor.extract_slice %arg0[0, 0, 0, 0] [3, 8, 3, 16] [1, 1, 4, 1]
+        CHECK: tensor.extract_slice %arg1[0, 0, 0, 0] [3, 8, 3, 8] [1, 1, 4, 1]
+        CHECK: tensor.extract_slice %arg0[0, 0, 1, 0] [3, 8, 3, 16] [1, 1, 4, 1]
+        CHECK: tensor.extract_slice %arg1[0, 0, 1, 0] [3, 8, 3, 8] [1, 1, 4, 1]
+        """,
+    )
+
+
+def _filter_gradient(seed: int) -> OpCase:
+    """A filter's gradient of drawn sizes."""
+    rng = random.Random(seed)
+    rank = rng.choice((1, 2, 2, 2, 3))
+    n, c, k = rng.choice((1, 2, 3, 4, 6)), rng.choice((8, 9, 16, 24, 33)), rng.choice((8, 12, 16, 35))
+    window = tuple(rng.choice((1, 2, 3, 3, 4)) for _ in range(rank))
+    stride, dilation = (tuple(rng.choice(among) for _ in range(rank)) for among in ((1, 1, 2, 3), (1, 1, 2)))
+    pre, post = (tuple(rng.choice((0, 1, 1, 2, 5)) for _ in range(rank)) for _ in range(2))
+    out = [rng.choice((1, 2, 3, 4, 8, 10, 12)) for _ in range(rank)]
+    size = tuple(
+        max((o - 1) * s + 1 + d * (w - 1) - a - b + rng.choice((0, 0, s - 1)), 1)
+        for o, s, d, w, a, b in zip(out, stride, dilation, window, pre, post, strict=True)
+    )
+    layout = rng.choice({1: ("NCW", "NWC"), 2: ("NCHW", "NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}[rank])
+    mode = rng.choice(
+        (ConvolutionMode.CROSS_CORRELATION, ConvolutionMode.CROSS_CORRELATION, ConvolutionMode.CONVOLUTION)
+    )
+    kw: dict[str, Any] = {"stride": stride, "dilation": dilation, "pre_padding": pre, "post_padding": post}
+    kw["convolution_mode"] = mode
+    return OpCase("wgrad", lambda: conv_graph("wgrad", (n, c, *size), (k, c, *window), layout=layout, **kw))
+
+
+@pytest.mark.a_few(*(str(seed) for seed in range(4)))
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("seed", range(48))
+def test_filter_gradients_of_drawn_sizes(seed: int) -> None:
+    """Some are products for each place of the window, some of a matrix; of few filters or channels the compiler's."""
+    assert_right(_filter_gradient(seed))
 
 
 @pytest.mark.a_few("1-D, padded by more than is met")
