@@ -62,12 +62,13 @@ def _zero(code: Code, kind: str) -> str:
 
 
 def _never(code: Code, name: str, kind: str) -> str:
-    """A condition that no number fulfils: to be 0 and no number, or to have a square of 2 modulo 4."""
+    """A condition that no number fulfils: to be 0 and no number, or to have a square of 2, modulo 4."""
     if kind[0] != "i":
         unordered = code.line(f"arith.cmpf uno, {name}, {name} : {kind}")
         is_zero = code.line(f"arith.cmpf oeq, {name}, {_zero(code, kind)} : {kind}")
         return code.op("andi", unordered, is_zero, "i1")
-    if kind == "i1":
-        name, kind = code.line(f"arith.extui {name} : i1 to i8"), "i8"
+    if kind == "i1":  # whose squares, and what it is as a float, the compiler knows
+        number, two = code.line(f"arith.uitofp {name} : i1 to f32"), code.line("arith.constant 2.0 : f32")
+        return code.line(f"arith.cmpf oeq, {code.op('mulf', number, number, 'f32')}, {two} : f32")
     rest = code.op("andi", code.op("muli", name, name, kind), code.constant(3, kind), kind)
     return code.line(f"arith.cmpi eq, {rest}, {code.constant(2, kind)} : {kind}")

@@ -113,3 +113,29 @@ def test_inputs_stay(name: str) -> None:
         for array, kept in zip(given, arrays, strict=True):
             np.testing.assert_array_equal(array, kept)
         np.testing.assert_allclose(result, expected(*arrays), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.a_few("INT8", "BOOLEAN")
+@pytest.mark.parametrize("dtype", ["HALF", "BFLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64", "BOOLEAN"])
+def test_inputs_of_every_type_stay(dtype: str) -> None:
+    """Numbers of all types are looked at once more when the result is there; there is none that changes it."""
+    kind = DataType[dtype]
+    graph = Graph("update", io_data_type=kind)
+    x, s = graph.tensor("x", dim=(4, 10)), graph.tensor("s", dim=(4, 3))
+    text, _, _ = CASES["slice_scatter"]
+    (y,) = graph.custom_op([x, s], 1, CustomOpAttributes(custom_op_id="fusilli.update", data=_HEAD + text))
+    y.set_dim((4, 10)).set_name("y").set_output()
+    graph.validate()
+    pack = {tensor: tensor.memory() for tensor in (x, s, y)}
+    rng = np.random.default_rng(1)
+    for tensor in (x, s):
+        bits = pack[tensor].view(np.uint8)
+        bits[...] = rng.integers(0, 2 if dtype == "BOOLEAN" else 256, bits.shape)
+    kept = {tensor: pack[tensor].view(np.uint8).copy() for tensor in (x, s)}
+    build(graph, "cpu-sync").run(pack)
+    for tensor, bits in kept.items():
+        np.testing.assert_array_equal(pack[tensor].view(np.uint8), bits)
+    size = pack[x].dtype.itemsize
+    expected = kept[x].reshape(4, 10, size).copy()
+    expected[:, 2:5] = kept[s].reshape(4, 3, size)
+    np.testing.assert_array_equal(pack[y].view(np.uint8).reshape(4, 10, size), expected)
