@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,7 @@ def scheduled(graph: Graph, target: Target) -> str:
     ],
     ids=["filter gradient-cpu", "norm-gfx942", "batchnorm-gfx942", "relu and filter gradient-gfx942"],
 )
-def test_an_execution_is_one_submission_that_waits_for_nothing(graph: object, target: Target) -> None:
-    assert callable(graph)
+def test_an_execution_is_one_submission_that_waits_for_nothing(graph: Callable[[], Graph], target: Target) -> None:
     text = scheduled(graph().validate(), target)
     assert text.count("stream.cmd.execute") == 1
     assert "stream.timepoint.await" not in text
