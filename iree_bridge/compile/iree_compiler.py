@@ -16,7 +16,7 @@ from typing import Any, Final
 from iree.compiler import version as _version
 from iree.compiler.api import Invocation, Output, Session, Source, ctypes_dl
 
-from iree_bridge.targets.barriers import CUT, DROP, is_behind_cut
+from iree_bridge.targets.barriers import CUT, DROP, DROP_OPTION, is_behind_cut
 
 __all__ = [
     "Compiled",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _SEVERITIES: Final = ("note", "warning", "error", "remark")
-_DROP: Final = f"{DROP}{{keep-assume-int=true}}".encode()
+_DROP: Final = f"{DROP}{{{DROP_OPTION}}}".encode()
 _UNKNOWN_FLAG: Final = re.compile(r"option not found: ([\w-]+)")
 
 _DIAGNOSTIC_CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
@@ -58,19 +58,11 @@ class Diagnostic:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compile made.
-
-    Attributes:
-        output: the vmfb, or the IR text if the compile was told to stop at a phase.
-        diagnostics: what it said.
-        dispatches: kernel launches of an execution; None if they were not counted.
-        awaits: how often the code waits for the device; None if that was not counted.
-    """
+    """``output`` is the vmfb, or the IR text if the compile was told to stop at a phase."""
 
     output: bytes
     diagnostics: tuple[Diagnostic, ...]
     dispatches: int | None
-    awaits: int | None
 
 
 class RejectedError(Exception):
@@ -112,7 +104,7 @@ def compile_text(
     Args:
         text: MLIR assembly.
         flags: flags of the session.
-        statistics: file for the scheduling statistics; gives ``Compiled.dispatches`` and ``awaits``.
+        statistics: file for the scheduling statistics; gives ``Compiled.dispatches``.
         phase: stop after this compilation phase and return IR.
 
     Raises:
@@ -147,7 +139,7 @@ def compile_text(
             if not invocation.execute():
                 raise RejectedError("compiling", diagnostics)
             code = _output(invocation, ir=phase is not None)
-    return Compiled(code, tuple(diagnostics), *_counts(statistics))
+    return Compiled(code, tuple(diagnostics), _dispatches(statistics))
 
 
 def _set_flags(session: Session, flags: Sequence[str]) -> None:
@@ -173,9 +165,8 @@ def _output(invocation: Invocation, *, ir: bool) -> bytes:
         output.close()
 
 
-def _counts(statistics: Path | None) -> tuple[int | None, int | None]:
-    """Dispatches and awaits."""
+def _dispatches(statistics: Path | None) -> int | None:
     if statistics is None or not statistics.exists():
-        return None, None
-    counted = json.loads(statistics.read_text())["stream-aggregate"]
-    return int(counted["execution"]["dispatch-count"]), int(counted["synchronization"]["await-count"])
+        return None
+    record = json.loads(statistics.read_text())
+    return int(record["stream-aggregate"]["execution"]["dispatch-count"])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from graph_api.errors import FusilliError
-from iree_bridge.targets.barriers import CUT, DROP, is_behind_cut
+from iree_bridge.targets.barriers import CUT, DROP, DROP_OPTION, is_behind_cut
 from iree_bridge.targets.target import Target
 
 __all__ = ["Reproducer", "load", "require_own", "save", "write"]
@@ -60,7 +60,7 @@ class Reproducer:
             return shlex.join(["iree-compile", "module.mlir", "-o", "module.vmfb", *flags])
         halves = (
             ["iree-compile", "module.mlir", f"--compile-to={CUT}", *flags],
-            ["iree-opt", f"--{DROP}=keep-assume-int=true"],
+            ["iree-opt", f"--{DROP}={DROP_OPTION}"],
             ["iree-compile", "-", f"--compile-from={CUT}", "-o", "module.vmfb", *flags],
         )
         return " | ".join(shlex.join(words) for words in halves)

@@ -22,10 +22,10 @@ def used_last(e: Builder, value: Value, inputs: Sequence[Value]) -> Value:
     read = [each for each in inputs if math.prod(each.dims)]
     if not read or not math.prod(value.dims):
         return value
-    flat = [e.reshape(each, (math.prod(each.dims),)) for each in (value, *read)]
     names = ["%y", *(f"%x{index}" for index in range(len(read)))]
-    types = [builtin_tensor(each.dims, each.dtype) for each in flat]
-    firsts = [builtin_tensor((1,), each.dtype) for each in flat]
+    types = [builtin_tensor(each.dims, each.dtype) for each in (value, *read)]
+    firsts = [builtin_tensor((), each.dtype) for each in (value, *read)]
+    where = [f"{[0] * rank} {[1] * rank} {[1] * rank}" for rank in (len(each.dims) for each in (value, *read))]
     code, met = Code(), ""
     for index, each in enumerate(read, start=1):
         never = _never(code, f"%i{index}", element_type(each.dtype))
@@ -33,26 +33,20 @@ def used_last(e: Builder, value: Value, inputs: Sequence[Value]) -> Value:
     kind = element_type(value.dtype)
     made = code.line(f"arith.select {met}, {_zero(code, kind)}, %i0 : {kind}")
     given = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
+    ins = [Operand(f"{name}_first", first, []) for name, first in zip(names, firsts, strict=True)]
     lines = [
         f"func.func private @used_last({given}) -> {types[0]} {{",
         *(
-            f"  {name}_first = tensor.extract_slice {name}[0] [1] [1] : {whole} to {first}"
-            for name, whole, first in zip(names, types, firsts, strict=True)
+            f"  {name}_first = tensor.extract_slice {name}{at} : {whole} to {first}"
+            for name, at, whole, first in zip(names, where, types, firsts, strict=True)
         ),
         f"  %empty = tensor.empty() : {firsts[0]}",
-        *generic(
-            "%made",
-            [Operand(f"{name}_first", first, ["d0"]) for name, first in zip(names, firsts, strict=True)],
-            Operand("%empty", firsts[0], ["d0"]),
-            ["parallel"],
-            code.lines,
-            made,
-        ),
-        f"  %result = tensor.insert_slice %made into %y[0] [1] [1] : {firsts[0]} into {types[0]}",
+        *generic("%made", ins, Operand("%empty", firsts[0], []), [], code.lines, made),
+        f"  %result = tensor.insert_slice %made into %y{where[0]} : {firsts[0]} into {types[0]}",
         f"  return %result : {types[0]}",
         "}",
     ]
-    return e.reshape(e.call("\n".join(lines), flat, flat[0].dims, value.dtype), value.dims)
+    return e.call("\n".join(lines), [value, *read], value.dims, value.dtype)
 
 
 def _zero(code: Code, kind: str) -> str:

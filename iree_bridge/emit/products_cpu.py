@@ -304,7 +304,8 @@ def by_shifts(e: Emitter, rows: Value, images: Sequence[Value], shifts: Sequence
         total = code.op("addf", total, term, "f32") if total else term
     value = code.op("addf", total, "%o", "f32")
     width, ones = kernel.widths[0], [1] * len(lead)
-    in_turn = kernel.channels if depth > kernel.channels and depth % max(kernel.channels, 1) == 0 else 0
+    is_cut = kernel.channels and depth > kernel.channels and depth % kernel.channels == 0
+    in_turn = kernel.channels if is_cut else 0
     across = 2 * width if in_turn and columns % (2 * width) == 0 else width
     tile = (*ones, _tile(m, kernel.rows, _ROWS, whole=2 * _ROWS), across)
     vector = (*ones, min(m, kernel.rows), width)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BARRIER", "CUT", "DROP", "is_behind_cut"]
+__all__ = ["BARRIER", "CUT", "DROP", "DROP_OPTION", "is_behind_cut"]
 
 BARRIER: Final = "util.optimization_barrier"
 """The operation."""
 CUT: Final = "flow"
 """The last phase that joins kernels."""
 DROP: Final = "iree-util-drop-compiler-hints"
-"""The pass that drops them, with ``keep-assume-int``: the ranges of integers are of use later."""
+DROP_OPTION: Final = "keep-assume-int=true"
+"""The pass that drops them, but no ranges of integers, which are of use later."""
 
 _FIRST_PHASES: Final = ("start", "input", "abi", "preprocessing", "global-optimization", "dispatch-creation", CUT)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from graph_api import CustomOpAttributes, DataType, Graph
-from iree_bridge import build
+from iree_bridge import Target, build
+from iree_bridge.emit.module import emit_module
 from tests.support.cases import aligned
 
 pytestmark = pytest.mark.iree_cpu
@@ -113,6 +114,26 @@ def test_inputs_stay(name: str) -> None:
         for array, kept in zip(given, arrays, strict=True):
             np.testing.assert_array_equal(array, kept)
         np.testing.assert_allclose(result, expected(*arrays), rtol=1e-5, atol=1e-5)
+
+
+def test_what_cannot_be_an_update_costs_no_further_kernel() -> None:
+    """A piece of a recurrence has some thirty results, each of which would be looked at."""
+    texts = {
+        "add": """(%x: {IN0_TYPE}) -> {OUT0_TYPE} {
+          %one = torch.constant.int 1
+          %y = torch.aten.add.Tensor %x, %x, %one : {IN0_TYPE}, {IN0_TYPE}, !torch.int -> {OUT0_TYPE}
+          return %y : {OUT0_TYPE}
+        }""",
+        "sort": CASES["sort"][0],
+    }
+    looked_at: dict[str, int] = {}
+    for name, text in texts.items():
+        graph = Graph(name, io_data_type=F)
+        op = CustomOpAttributes(custom_op_id=name, data=_HEAD + text)
+        (y,) = graph.custom_op([graph.tensor("x", dim=(4, 10))], 1, op)
+        y.set_dim((4, 10)).set_output()
+        looked_at[name] = emit_module(graph.validate(), Target.parse("cpu")).ir.count("call @used_last")
+    assert looked_at == {"add": 0, "sort": 1}
 
 
 @pytest.mark.a_few("INT8", "BOOLEAN")
