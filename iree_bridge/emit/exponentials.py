@@ -7,6 +7,7 @@ from graph_api.ops.pointwise import PointwiseNode
 from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import Operand, element_type, made_by_elements
+from iree_bridge.emit.softmax import has_rows
 from iree_bridge.emit.vectors import Vectors
 from iree_bridge.targets.types import builtin_tensor
 
@@ -25,7 +26,11 @@ def exponents(e: Emitter, node: ReductionNode) -> TensorAttr | None:
 
 
 def exponentials_and_sums(e: Emitter, x: Value, kind: DataType) -> tuple[Value, Value]:
-    """exp(x) of f32 [..., C], and its sums [..., 1] in f32, which are taken in ``kind``."""
+    """exp(x) of f32 [..., C], and its sums [..., 1] in f32, which are taken in ``kind``.
+
+    Where something of the graph lies in another order the compiler cannot look at them: a transposition of one of two
+    results of an operation is one that it makes with a single result, and refuses then.
+    """
     rank = len(x.dims)
     rows = (*x.dims[:-1], 1)
     all_, sums = builtin_tensor(x.dims, DataType.FLOAT), builtin_tensor(x.dims[:-1], kind)
@@ -53,6 +58,8 @@ def exponentials_and_sums(e: Emitter, x: Value, kind: DataType) -> tuple[Value, 
         "}",
     ]
     made, total = e.calls("\n".join(lines), [x], [(x.dims, DataType.FLOAT), (x.dims[:-1], kind)])
+    if not all(has_rows(tensor) for tensor in e.graph.tensors):
+        made, total = e.barrier(made), e.barrier(total)
     return made, e.cast(e.reshape(total, rows), DataType.FLOAT)
 
 

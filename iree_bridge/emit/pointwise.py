@@ -118,6 +118,16 @@ class Elementwise:
         u = self.expm1(self.scale(self.unary("abs", x), -2.0))
         return self.mul(self.unary("sign", x), self.div(self.unary("neg", u), self.shift(u, 2.0)))
 
+    def erf(self, x: Value) -> Value:
+        """erf; for AMD of |x|, with the sign of x.
+
+        Its code takes the sign bit of x itself, which the compiler does not find (it ends) where x is converted from another
+        type and the result is of, or becomes, a third one: HALF to BFLOAT16, DOUBLE to FLOAT.
+        """
+        if self.e.target.backend != "rocm":
+            return self.unary("erf", x)
+        return self.mul(self.unary("sign", x), self.unary("erf", self.unary("abs", x)))
+
     def expm1(self, x: Value) -> Value:
         """exp(x) - 1 of what is at most 0; of f64 by x / log(exp(x)): for the CPU it is a difference, which cancels."""
         if self.dtype is not DataType.DOUBLE or self.e.target.is_gpu:
@@ -358,7 +368,7 @@ MODE_RULES: dict[PointwiseMode, ModeRule] = {
     M.LOG: _unary("log"),
     M.SIN: _unary("sin"),
     M.TAN: _unary("tan"),
-    M.ERF: _unary("erf"),
+    M.ERF: _of_one(Elementwise.erf),
     M.ADD: _of_two(Elementwise.add),
     M.SUB: _of_two(Elementwise.sub),
     M.MUL: _of_two(Elementwise.mul),

@@ -157,7 +157,11 @@ def _index(e: Emitter, pool: _Pool, y: Value) -> Value:
 def _padded(
     e: Emitter, node: ResampleFwdNode, order: Sequence[int], x: Value, y_dims: Sequence[int], *, even: bool = False
 ) -> Value:
-    """x in memory order, with exactly what the windows meet; ``even``: at the end of rows as much as strides divide."""
+    """x in memory order, with exactly what the windows meet; ``even``: at the end of rows as much as strides divide.
+
+    What is cut off an image that the graph makes would be cut off in the kernel that makes it, which the compiler for a
+    GPU may not be able to distribute then.
+    """
     a = node.attributes
     around = [(0, 0), (0, 0)]
     for i, pre in enumerate(a.pre_padding):
@@ -166,9 +170,11 @@ def _padded(
         before, after = around[-1]
         around[-1] = before, after + -(x.dims[-1] + before + after) % a.stride[-1]
     value = e.permute(x, order)
+    is_cut = e.target.is_gpu and e.graph.maker(node.inputs["x"]) is not None and min(map(min, around)) < 0
+    if is_cut or reads_parts(node):
+        value = e.barrier(value)
     value, left = cropped(e, value, [around[axis] for axis in order], _outside(a, x.dtype))
-    value = e.pad(value, left, _outside(a, x.dtype))
-    return e.barrier(value) if reads_parts(node) else value
+    return e.pad(value, left, _outside(a, x.dtype))
 
 
 def _outside(a: ResampleAttributes, dtype: DataType) -> float:

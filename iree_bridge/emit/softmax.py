@@ -13,7 +13,7 @@ from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.vectors import Vectors, rows_kernel
 from iree_bridge.targets.target import Target
 
-__all__ = ["LONG_ROW", "is_served", "of_quotient", "of_sum", "softmax"]
+__all__ = ["LONG_ROW", "has_rows", "is_served", "of_quotient", "of_sum", "softmax"]
 
 _LEAST_ROW: Final = 16
 """Of shorter rows the loops of the compiler are as fast, which take several rows at a time."""
@@ -56,7 +56,7 @@ def of_quotient(graph: Graph, node: Node, target: Target) -> TensorAttr | None:
         and all(tensor.is_virtual and len(graph.readers(tensor)) == count for tensor, count in inner.items())
         and all(tensor.data_type is DataType.FLOAT for tensor in (x, *inner, y))
         and x.dims == y.dims
-        and all(_has_rows(tensor) for tensor in (x, y))
+        and all(has_rows(tensor) for tensor in (x, y))
         and is_served(x.dims, target)
     )
     return x if fits else None
@@ -67,7 +67,7 @@ def is_served(dims: Sequence[int], target: Target) -> bool:
     return not target.is_gpu and dims[-1] >= _LEAST_ROW and math.prod(dims) > 0
 
 
-def _has_rows(tensor: TensorAttr) -> bool:
+def has_rows(tensor: TensorAttr) -> bool:
     """Whether its dims lie in memory in their order; where those of 1 are does not matter."""
     order = [axis for axis in tensor.physical.order if tensor.dims[axis] > 1]
     return order == sorted(order)

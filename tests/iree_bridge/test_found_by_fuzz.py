@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -11,6 +13,7 @@ import pytest
 
 from fusilli_plugin.emulator import Emulator, assemble, emulate
 from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMode
+from graph_api.layout import strides_in_order
 from iree_bridge import Target, build
 
 _NUMBERS = (-1e-300, -3e-20, -(2.0**-30), -2.17e-4, -1e-3, -(2.0**-9))
@@ -178,3 +181,69 @@ def test_an_image_is_whole_beside_a_convolution_that_reads_a_part_of_it(place: s
         pack |= emulate(g, pack, assemble(g, Target.parse(place)))
     np.testing.assert_array_equal(pack[image], -pack[x])
     np.testing.assert_array_equal(pack[y], -(pack[x] * pack[w]).sum(axis=1, keepdims=True)[..., ::2])
+
+
+@pytest.mark.a_few("order1", "order4")
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_quotients_of_exponentials_that_are_stored_in_another_order(order: tuple[int, ...]) -> None:
+    """Seed 921600005566: the compiler transposed one of two results of an operation, and refused what it had made."""
+    g = Graph("rows", io_data_type=DataType.FLOAT, intermediate_data_type=DataType.FLOAT)
+    dims = (2, 3, 20)
+    x = g.tensor("x", dim=dims)
+    weights = g.pointwise(PointwiseMode.EXP, x)
+    sums = g.reduction(weights, mode=ReductionMode.ADD).set_dim((2, 3, 1)).set_stride((1, 2, 1)).set_output(True)
+    y = g.pointwise(PointwiseMode.DIV, weights, sums).set_output(True)
+    y.set_dim(dims).set_stride(strides_in_order(dims, order))
+    pack = g.validate().random_inputs(seed=1) | {y: y.empty(), sums: sums.empty()}
+    build(g, "cpu").run(pack)
+    exact = np.exp(pack[x].astype(np.float64))
+    np.testing.assert_allclose(pack[sums], exact.sum(axis=-1, keepdims=True), rtol=1e-6)
+    np.testing.assert_allclose(pack[y], exact / exact.sum(axis=-1, keepdims=True), rtol=1e-6)
+
+
+@pytest.mark.a_few("HALF-BFLOAT16", "DOUBLE-FLOAT")
+@pytest.mark.mlir
+@pytest.mark.parametrize("result", ["HALF", "BFLOAT16", "FLOAT", "DOUBLE"])
+@pytest.mark.parametrize("source", ["HALF", "BFLOAT16", "FLOAT", "DOUBLE"])
+def test_error_functions_from_type_to_type(source: str, result: str) -> None:
+    """Seeds 921700002528 and 921700000941: of other types than those beside it the compiler had no code of a sign."""
+    numbers = [-math.inf, -9.0, -1.5, -0.25, -0.0, 0.0, 2.0**-12, 0.5, 1.0, 3.0, math.inf, math.nan]
+    g = Graph("erf", io_data_type=DataType[source], compute_data_type=DataType.FLOAT)
+    x = g.tensor("x", dim=(len(numbers),))
+    y = g.pointwise(PointwiseMode.ERF, x).set_output(True).set_data_type(DataType[result])
+    g.validate()
+    got = Emulator("gfx942").run(g, {x: np.array(numbers).astype(x.data_type.numpy)})[0][y]
+    near = max(float(y.data_type.eps), 2.0**-22)
+    np.testing.assert_allclose(got.astype(np.float64), [math.erf(number) for number in numbers], rtol=near, atol=0)
+
+
+@pytest.mark.a_few("0", "1", "2", "3", "4", "5")
+@pytest.mark.mlir
+@pytest.mark.parametrize("seed", range(60))
+def test_pools_that_leave_a_part_of_what_a_convolution_makes(seed: int) -> None:
+    """Seed 921700004373: "restricted to workgroup distributed contexts" for AMD's chips, of 2 in 60 of these."""
+    draw = random.Random(seed)
+    sides = draw.randint(2, 13), draw.randint(2, 13)
+    window = tuple(draw.randint(1, min(3, side)) for side in sides)
+    stride = draw.choice([1, 2, 3]), draw.choice([1, 2, 3])
+    channels, filters = draw.choice([1, 2, 3, 8, 16]), draw.choice([1, 2, 4, 16])
+    layout = draw.choice(["NCHW", "NHWC"])
+    g = Graph("left", io_data_type=DataType.FLOAT, intermediate_data_type=DataType.FLOAT)
+    x = g.tensor("x", dim=(draw.choice([1, 2]), channels, *sides), layout=layout)
+    w = g.tensor("w", dim=(filters, channels, 1, 1), layout=layout)
+    y = g.conv_fprop(x, w)
+    if draw.random() < 0.3:
+        y.set_output(True)
+    z = g.resample_fwd(y, mode=ResampleMode.MAXPOOL, window=window, stride=stride)[0].set_output(True)
+    g.validate()
+    numbers = np.random.default_rng(seed)
+    pack = {each: each.empty() for each in (x, w)}
+    for array in pack.values():
+        array[...] = numbers.integers(-4, 5, array.shape)
+    made = Emulator("gfx942").run(g, pack)[0]
+    image = np.einsum("nchw,kc->nkhw", pack[x], pack[w][:, :, 0, 0])
+    found = np.lib.stride_tricks.sliding_window_view(image, window, axis=(2, 3)).max(axis=(-1, -2))
+    np.testing.assert_array_equal(made[z], found[:, :, :: stride[0], :: stride[1]])
+    if y in made:
+        np.testing.assert_array_equal(made[y], image)
