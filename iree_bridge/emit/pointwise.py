@@ -121,8 +121,8 @@ class Elementwise:
     def erf(self, x: Value) -> Value:
         """erf; for AMD of |x|, with the sign of x.
 
-        Its code takes the sign bit of x itself, which the compiler does not find (it ends) where x is converted from another
-        type and the result is of, or becomes, a third one: HALF to BFLOAT16, DOUBLE to FLOAT.
+        Its code takes the sign bit of x itself, at which the compiler ends where x is converted from another type and
+        the result is of, or becomes, a third one: HALF to BFLOAT16, DOUBLE to FLOAT.
         """
         if self.e.target.backend != "rocm":
             return self.unary("erf", x)
