@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from fusilli_ground.torch_scalars import settle_scalar
 from fusilli_ground.torch_types import value_tensor_type
 from graph_api import DataType
 from iree_bridge.emit.index_bounds import aten, integer, operations
@@ -54,6 +55,8 @@ def correct(function: Any) -> None:
             _by_formula(op, name)
         elif name in _CASTS and (_element(op.operands[0].type), _element(op.results[0].type)) == ("f64", "f16"):
             op.operands[0] = _as(op, op.operands[0], "f32")  # as the emitter casts
+        else:
+            settle_scalar(op, ir)
 
 
 def _pass_nan(op: Any, operands: list[Any]) -> None:
@@ -165,7 +168,7 @@ def _remainder(op: Any) -> None:
     """
     element = _element(op.results[0].type)
     x, y = (_as(op, operand, "f64") for operand in op.operands)
-    type_, one, zero = _with_element(op.results[0].type, "f64"), integer(op, 1), integer(op, 0)
+    type_, one, zero = _with_element(op.results[0].type, "f64"), integer(op, 1), _float(op, 0.0)
     made = aten(op, "fmod.Tensor", type_, x, y)
     step = aten(op, "abs", y.type, y)
     for beyond, side, back in (("lt", "gt", "add"), ("gt", "lt", "sub")):
@@ -301,7 +304,7 @@ def _by_formula(op: Any, name: str) -> None:
 
 def _has_minus(op: Any, x: Any) -> Any:
     """Whether numbers are below 0 or -0.0."""
-    truth, zero = _truth(x), integer(op, 0)
+    truth, zero = _truth(x), _float(op, 0.0)
     below, turned = (aten(op, "lt.Scalar", truth, each, zero) for each in (x, aten(op, "reciprocal", x.type, x)))
     return aten(op, "logical_or", truth, below, turned)
 

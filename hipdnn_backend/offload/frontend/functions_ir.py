@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from fusilli_ground.torch_scalars import settle_scalar
 from fusilli_ground.torch_types import value_tensor_type
 from hipdnn_backend.offload.errors import ModelError
 from hipdnn_backend.offload.frontend.imported import Constant, TensorInfo
@@ -23,6 +24,7 @@ __all__ = [
     "make_entry",
     "order_arguments",
     "settle_empty",
+    "settle_scalars",
 ]
 
 ENTRY = "main"
@@ -39,6 +41,15 @@ _DTYPES: dict[str, Any] = {
 
 _LITERAL = "torch.vtensor.literal"
 _TABLE = 64
+
+
+def settle_scalars(function: Any) -> None:
+    """Operations with numbers, in regions too, as the passes to come can fold them."""
+    for region in function.regions:
+        for block in region.blocks:
+            for view in list(block.operations):
+                settle_scalar(view.operation, ir)
+                settle_scalars(view.operation)
 
 
 def info_of(type_: Any, name: str) -> TensorInfo:

@@ -15,8 +15,10 @@ from hipdnn_backend.offload.frontend.functions_ir import (
     lift_literals,
     order_arguments,
     settle_empty,
+    settle_scalars,
 )
 from hipdnn_backend.offload.frontend.imported import Constant, Imported
+from hipdnn_backend.offload.frontend.uniform import settle_uniform
 from hipdnn_backend.offload.mlir import PassManager, fx_importer, ir
 
 __all__ = ["KEPT", "TorchGraph", "import_graph", "load_torch_graph"]
@@ -84,10 +86,12 @@ def import_graph(
     Raises:
         ModelError: torch-mlir does not know an operator.
     """
+    settle_uniform(graph)
     module = _imported(graph, label, context)
     function = module.body.operations[0].operation
     drop_devices(function)
     order_arguments(function, order)
+    settle_scalars(function)
     try:
         PassManager.parse(_CLEAN, context=context).run(module.operation)
     except Exception as error:  # torch-mlir writes what its own verifier refuses

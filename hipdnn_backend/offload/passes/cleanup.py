@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hipdnn_backend.offload.frontend.functions_ir import settle_scalars
 from hipdnn_backend.offload.mlir import PassManager, rewrite
 from hipdnn_backend.offload.passes.graph import functions
 from hipdnn_backend.offload.passes.regions import erase_dead, graphs, isolate, operator_name
@@ -25,6 +26,7 @@ def torch_onnx_to_torch(module: Any) -> None:
 
 def canonicalize(module: Any) -> None:
     """Upstream's pass; where there are regions without its sharing of constants, which would move them out."""
+    settle_scalars(module.operation)
     regions = graphs(module)
     if not regions:
         _run(module, "canonicalize")

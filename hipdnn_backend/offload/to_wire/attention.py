@@ -11,7 +11,7 @@ from hipdnn_backend.offload.to_wire.builder import Builder, fields_of, float32
 from hipdnn_backend.offload.to_wire.operation import Op, is_constant
 from hipdnn_backend.offload.to_wire.registry import Result, Role, rule
 from hipdnn_backend.offload.to_wire.types import FLOATS, compute_type
-from hipdnn_backend.offload.to_wire.values import Source, Tensor, Value
+from hipdnn_backend.offload.to_wire.values import Source, Splat, Tensor, Value
 from hipdnn_backend.offload.to_wire.views import Dims
 from hipdnn_backend.wire import DataType, PointwiseMode, SdpaAttributes, SdpaBackwardAttributes
 
@@ -149,8 +149,9 @@ def flash_attention_backward(b: Builder, op: Op) -> Result:
     stats = b.reshaped(op, stats, (*q.dims[:3], 1), "the sums")
     values = {"q": q, "k": k, "v": v, "o": o, "do": do, "stats": stats}
     tensors = {name: b.plain(op, value, name) for name, value in values.items()}
-    if not op.is_none(8):
-        tensors["attn_mask"] = _mask(b, op, b.value(op, 8), q)
+    mask = None if op.is_none(8) else b.value(op, 8)
+    if mask is not None and not _changes_nothing(mask, sums=True):
+        tensors["attn_mask"] = _mask(b, op, mask, q)
     for index, (name, like) in enumerate((("dq", q), ("dk", k), ("dv", v))):
         tensors[name] = b.tensor(op, like.dims, op.result(index).dtype, f"::{name}")
     compute = compute_type(q.dtype, op.result().dtype)
@@ -182,6 +183,15 @@ def _factor(scale: float | None, q: Value, compute: DataType) -> float | None:
     return None if implied else float32(factor)
 
 
+def _changes_nothing(mask: Value, *, sums: bool) -> bool:
+    """Whether it lets each query see each key and adds one number to all scores; 0 if ``sums`` are of interest too."""
+    if not isinstance(mask, Splat):
+        return False
+    if mask.dtype is DataType.BOOLEAN:
+        return bool(mask.value)
+    return mask.value == 0 or (not sums and math.isfinite(mask.value))
+
+
 def _mask(b: Builder, op: Op, mask: Value, q: Value) -> Tensor:
     """What is added to the scores, as a tensor of rank 4."""
     return b.aligned(op, _added(b, op, _mask_view(b, op, mask, len(q.dims)), q.dtype), "the mask")
@@ -208,7 +218,7 @@ def _attention(
     shape = _heads(q.dims)
     tensors = {name: b.plain(op, b.reshaped(op, value, _heads(value.dims)), name)
                for name, value in (("q", q), ("k", k), ("v", v))}  # fmt: skip
-    if mask is not None:
+    if mask is not None and not _changes_nothing(mask, sums=stats is not None):
         tensors["attn_mask"] = _mask(b, op, mask, q)
     tensors["o"] = b.tensor(op, (*shape[:3], v.dims[-1]), kind.dtype)
     if stats is not None:

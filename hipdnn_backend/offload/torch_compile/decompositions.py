@@ -9,7 +9,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 from unittest import mock
 
 import torch
@@ -25,7 +25,7 @@ _WANTED: Final = (
     *(_ATEN.upsample_bilinear2d, _ATEN.upsample_bicubic2d, _ATEN.upsample_trilinear3d, _ATEN.upsample_linear1d),
     *(_ATEN.upsample_nearest1d_backward, _ATEN.upsample_nearest2d_backward, _ATEN.upsample_nearest3d_backward),
     *(_ATEN.grid_sampler_2d, _ATEN.im2col, _ATEN.col2im, _ATEN.native_dropout_backward),
-    _ATEN.embedding_dense_backward,
+    *(_ATEN.embedding_dense_backward, _ATEN._weight_norm_interface),
 )
 """Known to torch-mlir by name, but not compiled."""
 _STEPS: Final = 256
@@ -46,11 +46,13 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         and (target in wanted or not is_known(target))
     }
     table[_ATEN._native_batch_norm_legit_functional.default] = _batch_norm
+    table[_ATEN._native_batch_norm_legit_no_training.default] = _batch_norm_without_training
     table[_ATEN._batch_norm_with_update_functional.default] = _batch_norm_with_reserve
     table[_ATEN.native_group_norm_backward.default] = _group_norm_backward
     table[_ATEN.convolution.default] = _convolution
     table[_ATEN.convolution_backward.default] = _convolution_backward
     table[_ATEN.soft_margin_loss_backward.default] = _soft_margin_loss_backward
+    table[_ATEN._weight_norm_interface_backward.default] = _weight_norm_backward
     table[_ATEN.select_backward.default] = _select_backward
     table[_ATEN.slice_backward.default] = _slice_backward
     table[_ATEN.constant_pad_nd.default] = _pad
@@ -95,6 +97,14 @@ def _soft_margin_loss_backward(dy: Any, x: Any, target: Any, reduction: int) -> 
     """PyTorch's own takes 1 from a sigmoid that may be almost 1."""
     gradient = -target * dy * torch.sigmoid(-target * x)
     return gradient / x.numel() if reduction == 1 else gradient  # 1 is the mean
+
+
+def _weight_norm_backward(dw: Any, v: Any, g: Any, norms: Any, dim: int) -> tuple[Any, Any]:
+    """Gradients of w = g * v / norms to v and g: the norms are of all dims of v but ``dim``."""
+    others = [axis for axis in range(v.dim()) if axis != dim % v.dim()]
+    normal = v / norms
+    dg = (dw * normal).sum(others, keepdim=True)
+    return (dw - normal * dg) * (g / norms), dg
 
 
 def _pad(x: Any, pads: Sequence[int], value: float = 0) -> Any:
@@ -242,6 +252,14 @@ def _batch_norm(
     mean_after = momentum * mean + (1.0 - momentum) * running_mean
     variance_after = momentum * variance + (1.0 - momentum) * running_var
     return y, mean, inverse, mean_after.to(running_mean.dtype), variance_after.to(running_var.dtype)
+
+
+def _batch_norm_without_training(
+    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    """The norm under the name that the front end knows."""
+    form = (running_mean, running_var, False, momentum, eps)
+    return cast("tuple[Any, ...]", _ATEN.native_batch_norm.default(x, weight, bias, *form))
 
 
 def _batch_norm_with_reserve(

@@ -394,3 +394,96 @@ def test_transposed_convolutions(channels: int, window: tuple[int, ...], stride:
     wanted.sin().sum().backward()
     for one, two in ((x, other), *zip(layer.parameters(), plain.parameters(), strict=True)):
         torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-4)
+
+
+_UNIFORM: dict[str, Callable[[], Any]] = {
+    "float": lambda: torch.full((3,), 0.25),
+    "negative": lambda: torch.full((3,), -2.0),
+    "zeros": lambda: torch.zeros(3),
+    "half": lambda: torch.full((3,), 0.5, dtype=torch.float16),
+    "double": lambda: torch.full((3,), 0.1, dtype=torch.float64),
+    "integer": lambda: torch.full((3,), -7, dtype=torch.int32),
+    "long": lambda: torch.full((3,), 2),
+    "byte": lambda: torch.full((3,), 200, dtype=torch.uint8),
+    "truth": lambda: torch.ones(3, dtype=torch.bool),
+}
+_OF_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda c, s: c + s,
+    "rsub": lambda c, s: s - c,
+    "mul": lambda c, s: c * s,
+    "floor_divide": lambda c, s: c // s,
+    "remainder": torch.remainder,
+    "lt": lambda c, s: c < s,
+    "ge": lambda c, s: c >= s,
+    "eq": lambda c, s: c == s,
+    "pow": lambda c, s: torch.pow(c.double(), torch.full((3,), s)),
+}
+
+
+@pytest.mark.a_few("lt", "remainder")
+@pytest.mark.parametrize("name", list(_OF_NUMBERS))
+def test_constants_and_numbers_of_every_kind(name: str) -> None:
+    """Torch-MLIR folds some of these to other numbers, and ended the process where integers meet a fraction."""
+    function = _OF_NUMBERS[name]
+
+    def step(x: Any) -> Any:
+        made = [x + 1]
+        for constant in _UNIFORM.values():
+            for number in (1, -2, 3, 0.5, -1.5):
+                if constant().dtype is not torch.uint8 or number > 0:
+                    made.append(function(constant(), number))
+        return tuple(made)
+
+    x = torch.ones(3)
+    same(compiled(step)(x), step(x), 0.0)
+
+
+@pytest.mark.parametrize("element", [torch.float32, torch.int32])
+def test_powers_of_a_constant(element: Any) -> None:
+    """Odd powers of 0.25 were negative: a comparison of the constant with 0 was folded to its opposite."""
+
+    def step(x: Any) -> Any:
+        return torch.pow(torch.full((), 0.25), x), torch.pow(torch.full((4,), -2.0), x)
+
+    x = torch.tensor([1, 2, 3, -1]).to(element)
+    want = torch.tensor([0.25, 0.0625, 0.015625, 4.0]), torch.tensor([-2.0, 4.0, -8.0, -0.5])
+    same(compiled(step)(x), want)
+
+
+@pytest.mark.parametrize("mask", ["zeros", "half", "true"])
+def test_masks_that_hide_nothing(mask: str) -> None:
+    def step(q: Any, k: Any) -> Any:
+        made = {"zeros": torch.zeros(1, 4, 7, 12), "half": torch.full((7, 12), -0.5), "true": torch.ones(7, 12).bool()}
+        return F.scaled_dot_product_attention(q, k, k, attn_mask=made[mask], scale=1.0)
+
+    q, k = torch.randn(2, 4, 7, 16), torch.randn(2, 4, 12, 16)
+    function = compiled(step)
+    with torch.no_grad():
+        same(function(q, k).contiguous(), step(q, k).contiguous())
+    assert not [node for graph in torch_report(function).graphs for node in graph.eager]
+
+
+@pytest.mark.parametrize("dim", [0, 2])
+def test_a_normalised_weight_and_its_gradients(dim: int) -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Conv1d(8, 8, 3, padding=1), dim=dim)
+    other = copy.deepcopy(layer)
+    x = torch.randn(2, 8, 10)
+    function = compiled(layer)
+    got, want = function(x), other(x)
+    (got * torch.arange(10)).sum().backward()
+    (want * torch.arange(10)).sum().backward()
+    same(got, want)
+    for one, two in zip(layer.parameters(), other.parameters(), strict=True):
+        same(one.grad, two.grad, 1e-4)
+    assert not [node for graph in torch_report(function).graphs for node in graph.eager]
+
+
+def test_a_batch_norm_without_training_by_its_own_name() -> None:
+    def step(x: Any, mean: Any, variance: Any) -> Any:
+        return torch.ops.aten._native_batch_norm_legit_no_training(x, None, None, mean, variance, 0.1, 1e-5)[0]
+
+    arguments = torch.randn(2, 3, 5, 5), torch.randn(3), torch.rand(3) + 0.5
+    function = compiled(step)
+    with torch.no_grad():
+        same(function(*arguments), step(*arguments))
+    assert not [node for graph in torch_report(function).graphs for node in graph.eager]
