@@ -14,6 +14,7 @@ from graph_api.ops.resample import ResampleAttributes, ResampleFwdNode
 from iree_bridge.emit import ordered
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.linalg import Code, Operand, element_type, generic
+from iree_bridge.emit.rounded import is_elementwise
 from iree_bridge.emit.window_frame import cropped
 from iree_bridge.emit.window_terms import MOST_TERMS, WindowTerms, has_terms, vector_row
 from iree_bridge.targets.types import builtin_tensor
@@ -34,6 +35,7 @@ class _Pool:
         out: dims of y, in memory order.
         compute: type of the arithmetic.
         by_keys: the maximum is taken of keys.
+        around: the padding in front of and behind each spatial dim, if x has none.
     """
 
     attributes: ResampleAttributes
@@ -43,6 +45,7 @@ class _Pool:
     out: tuple[int, ...]
     compute: DataType
     by_keys: bool = False
+    around: tuple[tuple[int, int], ...] = ()
 
     @property
     def ignores_padding(self) -> bool:
@@ -73,6 +76,32 @@ class _Pool:
             Operand("%window", builtin_tensor(self.attributes.window, DataType.INT8), window),
         ]
 
+    def met(self, code: Code, place: Sequence[int]) -> str:
+        """What each window has at a place: the nearest element of x is read, and is it unless that is padding."""
+        where, inside = [code.loop(axis) for axis in range(len(self.order))], ""
+        for spatial, offset in enumerate(place):
+            at, most = self.loop(spatial), self.size[spatial + 2] - 1
+            start = code.scale(where[at], self.attributes.stride[spatial])
+            met = code.op("addi", start, code.constant(offset - self.around[spatial][0]))
+            where[at] = code.op("minsi", code.op("maxsi", met, code.constant(0)), code.constant(most))
+            if not self._reaches(spatial):
+                holds = code.line(f"arith.cmpi eq, {met}, {where[at]} : index")
+                inside = code.op("andi", inside, holds, "i1") if inside else holds
+        kind = element_type(self.x.dtype)
+        element = code.line(f"tensor.extract %x[{', '.join(where)}] : {builtin_tensor(self.x.dims, self.x.dtype)}")
+        if not inside:
+            return element
+        fill = _literal(_outside(self.attributes, self.x.dtype), self.x.dtype)
+        outside = code.line(f"arith.constant {fill} : {kind}")
+        return code.line(f"arith.select {inside}, {element}, {outside} : {kind}")
+
+    def _reaches(self, spatial: int) -> bool:
+        """Whether the nearest element is as good as padding: each window along this dim takes its maximum anyway."""
+        before, _ = self.around[spatial]
+        begin = self.attributes.stride[spatial] * (self.out[self.loop(spatial)] - 1)
+        meets = before < self.attributes.window[spatial] and begin < before + self.size[spatial + 2]
+        return self.attributes.is_max and self.ignores_padding and meets
+
     def widen(self, code: Code, value: str = "%i0") -> str:
         """An element of x in the compute type."""
         source, target = element_type(self.x.dtype), element_type(self.compute)
@@ -94,11 +123,14 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     y_dims = node.outputs["y"].dims
     by_terms = _is_by_terms(e, a, order, value)
     made = (*y_dims[:-1], vector_row(y_dims[-1])) if by_terms else y_dims
+    around = _around(a, x.dims, y_dims)
+    by_place = e.target.is_gpu and max(map(max, around)) > 0 and math.prod(a.window) <= _MOST_PLACES
     pool = _Pool(
         attributes=a,
         order=order,
         size=x.dims,
-        x=_padded(e, node, order, value, made, even=by_terms),
+        around=around if by_place else (),
+        x=_image(e, node, order, value) if by_place else _padded(e, node, order, value, made, even=by_terms),
         out=tuple(y_dims[axis] for axis in order),
         compute=_sums(e, node),
         by_keys=a.is_max and ordered.is_keyed(e, node.compute),
@@ -107,13 +139,14 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     y = _by_terms(e, pool, made) if by_terms else _by_loops(e, pool)
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
-        searched = replace(pool, x=_padded(e, node, order, value, y_dims))
+        searched = replace(pool, x=_padded(e, node, order, value, y_dims), around=())
         e.write(node, "index", e.permute(_index(e, searched, y), back))
 
 
 def _by_loops(e: Emitter, pool: _Pool) -> Value:
     result = ordered.key_kind(pool.compute) if pool.by_keys else pool.compute
-    y = e.call(_pool_function(pool), [pool.x], pool.out, result)
+    text = _placed_function(pool) if pool.around else _pool_function(pool)
+    y = e.call(text, [pool.x], pool.out, result)
     return ordered.decoded(e, y, pool.compute) if pool.by_keys else y
 
 
@@ -140,6 +173,8 @@ def _sums(e: Emitter, node: ResampleFwdNode) -> DataType:
 
 
 _LONG = 1024
+_MOST_PLACES = 27
+"""Of a window that is written out on a GPU."""
 
 
 def _index(e: Emitter, pool: _Pool, y: Value) -> Value:
@@ -154,27 +189,37 @@ def _index(e: Emitter, pool: _Pool, y: Value) -> Value:
     return e.call(_decoding_function(pool), [e.barrier(place)], pool.out, DataType.INT32)
 
 
+def _image(e: Emitter, node: ResampleFwdNode, order: Sequence[int], x: Value) -> Value:
+    """x in memory order."""
+    value = e.permute(x, order)
+    return e.barrier(value) if reads_parts(node) else value
+
+
 def _padded(
     e: Emitter, node: ResampleFwdNode, order: Sequence[int], x: Value, y_dims: Sequence[int], *, even: bool = False
 ) -> Value:
     """x in memory order, with exactly what the windows meet; ``even``: at the end of rows as much as strides divide.
 
-    What is cut off an image that the graph makes would be cut off in the kernel that makes it, which the compiler for a
-    GPU may not be able to distribute then.
+    What is cut off would be cut off in the kernel of a convolution that makes x, which the compiler for a GPU may not
+    be able to distribute then.
     """
     a = node.attributes
-    around = [(0, 0), (0, 0)]
-    for i, pre in enumerate(a.pre_padding):
-        around.append((pre, a.stride[i] * (y_dims[i + 2] - 1) + a.window[i] - x.dims[i + 2] - pre))
+    around = [(0, 0), (0, 0), *_around(a, x.dims, y_dims)]
     if even:
         before, after = around[-1]
         around[-1] = before, after + -(x.dims[-1] + before + after) % a.stride[-1]
-    value = e.permute(x, order)
-    is_cut = e.target.is_gpu and e.graph.maker(node.inputs["x"]) is not None and min(map(min, around)) < 0
-    if is_cut or reads_parts(node):
-        value = e.barrier(value)
-    value, left = cropped(e, value, [around[axis] for axis in order], _outside(a, x.dtype))
+    image = _image(e, node, order, x)
+    if e.target.is_gpu and min(map(min, around)) < 0 and not is_elementwise(e.graph, node.inputs["x"]):
+        image = e.barrier(image)
+    value, left = cropped(e, image, [around[axis] for axis in order], _outside(a, x.dtype))
     return e.pad(value, left, _outside(a, x.dtype))
+
+
+def _around(a: ResampleAttributes, size: Sequence[int], out: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """What the windows meet in front of and behind each spatial dim; less than nothing, where they leave some of it."""
+    return tuple(
+        (pre, a.stride[i] * (out[i + 2] - 1) + a.window[i] - size[i + 2] - pre) for i, pre in enumerate(a.pre_padding)
+    )
 
 
 def _outside(a: ResampleAttributes, dtype: DataType) -> float:
@@ -203,25 +248,53 @@ def _start(pool: _Pool, name: str, first: str, dtype: DataType) -> list[str]:
     ]
 
 
+def _combination(pool: _Pool, number: DataType) -> str:
+    """What joins two elements of a window, in the type ``number``: see `_key`."""
+    if pool.by_keys:
+        return ordered.operation(number, least=False)[0]
+    operation = {(True, True): "maximumf", (True, False): "maxsi", (False, True): "addf", (False, False): "addi"}
+    return operation[pool.attributes.is_max, number.is_float]
+
+
+def _key(pool: _Pool, code: Code, element: str) -> str:
+    """An element of x as it is compared or added."""
+    element = pool.widen(code, element)
+    return ordered.key_of(code, element, pool.compute) if pool.by_keys else element
+
+
 def _pool_function(pool: _Pool) -> str:
     """From x to y, or the keys of y, both in memory order."""
     a, code = pool.attributes, Code()
     number = ordered.key_kind(pool.compute) if pool.by_keys else pool.compute
     out = builtin_tensor(pool.out, number)
-    operation = {(True, True): "maximumf", (True, False): "maxsi", (False, True): "addf", (False, False): "addi"}
-    element = pool.widen(code)
-    name = operation[a.is_max, number.is_float]
     first = _literal(_least(pool.compute) if a.is_max else 0, pool.compute)
     if pool.by_keys:
-        element = ordered.key_of(code, element, pool.compute)
-        name, begin = ordered.operation(number, least=False)
-        first = str(begin)
-    value = code.op(name, "%o", element, element_type(number))
+        first = str(ordered.operation(number, least=False)[1])
+    value = code.op(_combination(pool, number), "%o", _key(pool, code, "%i0"), element_type(number))
     result = Operand("%begun", out, pool.parallel)
     lines = [
         f"func.func private @pool(%x: {builtin_tensor(pool.x.dims, pool.x.dtype)}) -> {out} {{",
         *_start(pool, "begun", first, number),
         *generic("%total", pool.sources(), result, pool.loops, code.lines, value),
+        *([] if a.is_max else _division(pool)),
+        f"  return {'%total' if a.is_max else '%average'} : {out}",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def _placed_function(pool: _Pool) -> str:
+    """The same of an x without padding, with the window written out: one kernel, where padding is another one."""
+    a, code = pool.attributes, Code()
+    number = ordered.key_kind(pool.compute) if pool.by_keys else pool.compute
+    out, name = builtin_tensor(pool.out, number), _combination(pool, number)
+    keys = [_key(pool, code, pool.met(code, place)) for place in product(*map(range, a.window))]
+    value = reduce(lambda one, other: code.op(name, one, other, element_type(number)), keys)
+    result, loops = Operand("%empty", out, pool.parallel), ["parallel"] * len(pool.order)
+    lines = [
+        f"func.func private @pool(%x: {builtin_tensor(pool.x.dims, pool.x.dtype)}) -> {out} {{",
+        f"  %empty = tensor.empty() : {out}",
+        *generic("%total", [], result, loops, code.lines, value),
         *([] if a.is_max else _division(pool)),
         f"  return {'%total' if a.is_max else '%average'} : {out}",
         "}",

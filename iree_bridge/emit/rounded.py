@@ -8,7 +8,7 @@ from iree_bridge.emit.linalg import element_type
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import builtin_tensor
 
-__all__ = ["is_read_again", "is_read_by_a_norm", "stored_beside"]
+__all__ = ["is_elementwise", "is_read_again", "is_read_by_a_norm", "stored_beside"]
 
 _NORMS = ("layernorm", "rmsnorm")
 
@@ -29,18 +29,19 @@ def is_read_by_a_norm(graph: Graph, tensor: TensorAttr) -> bool:
     """
     norms = [node for node in graph.readers(tensor) if node.op in _NORMS and node.inputs["x"] is tensor]
     lie_so = all(_is_row_major(each) for node in norms for each in (tensor, node.outputs["y"]))
-    return bool(norms) and lie_so and _is_elementwise(graph, tensor)
+    return bool(norms) and lie_so and is_elementwise(graph, tensor)
 
 
 def _is_row_major(tensor: TensorAttr) -> bool:
     return tensor.physical.dense and list(tensor.physical.order) == sorted(tensor.physical.order)
 
 
-def _is_elementwise(graph: Graph, tensor: TensorAttr) -> bool:
+def is_elementwise(graph: Graph, tensor: TensorAttr) -> bool:
+    """Whether nothing but pointwise operations makes it of the graph's inputs."""
     made = graph.maker(tensor)
     if made is None:
         return True
-    return made.op == "pointwise" and all(_is_elementwise(graph, source) for source in made.inputs.values())
+    return made.op == "pointwise" and all(is_elementwise(graph, source) for source in made.inputs.values())
 
 
 def stored_beside(b: Builder, value: Value, kept: Value, tensor: TensorAttr) -> tuple[Value, Value]:
