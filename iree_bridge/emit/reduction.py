@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graph_api import DataType, Node, ReductionMode, TensorAttr
+from graph_api import DataType, Graph, Node, ReductionMode, TensorAttr
 from graph_api.layout import stride_order
 from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit import ordered
@@ -33,7 +33,7 @@ def reduction(e: Emitter, node: ReductionNode) -> None:
         e.write(node, "y", sums)
         return
     x = e.cast(e.again(tensor), node.compute) if _stands_apart(e, node) else e.read(tensor, node.compute)
-    if _is_like_a_product(e, node):
+    if _is_like_a_product(e, node) or _is_an_outer_product(e, node):
         x = plus_nothing(e, x)
     if node.outputs["y"].volume == 1:
         # Of everything: the order of the terms is free, so it is that of memory, which needs no transposition.
@@ -51,6 +51,36 @@ def _is_like_a_product(e: Emitter, node: ReductionNode) -> bool:
     summed = node.attributes.mode in (ReductionMode.ADD, ReductionMode.AVG) and node.compute.is_float
     several = made is not None and made.op == "pointwise" and len(made.inputs) > 1
     return e.target.is_gpu and summed and several and fills_waves(node.inputs["x"].dims, node.axes)
+
+
+def _is_an_outer_product(e: Emitter, node: ReductionNode) -> bool:
+    """Whether a CPU sums what two operands are broadcast for, one of them along a dim that is summed over.
+
+    As one product of vectors, which the compiler takes it for, that does not compile.
+    """
+    is_sum = node.attributes.mode in (ReductionMode.ADD, ReductionMode.AVG) and node.compute.is_float
+    if e.target.is_gpu or not is_sum:
+        return False
+    dims = node.inputs["x"].dims
+    broadcast = [each for each in _operands(e.graph, node.inputs["x"]) if _repeats(each, dims, range(len(dims)))]
+    return len(broadcast) > 1 and any(_repeats(each, dims, node.axes) for each in broadcast)
+
+
+def _operands(graph: Graph, tensor: TensorAttr) -> list[TensorAttr]:
+    """What pointwise operations make a tensor of."""
+    made = graph.maker(tensor)
+    if made is None or made.op != "pointwise":
+        return [tensor]
+    return [each for source in made.inputs.values() for each in _operands(graph, source)]
+
+
+def _repeats(tensor: TensorAttr, dims: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether a tensor that is broadcast to ``dims`` has the same elements all along one of the axes."""
+    lead = len(dims) - len(tensor.dims)
+    return any(
+        dims[axis] > 1 and (axis < lead or tensor.dims[axis - lead] == 1 or tensor.strides[axis - lead] == 0)
+        for axis in axes
+    )
 
 
 def plus_nothing(e: Emitter, x: Value) -> Value:

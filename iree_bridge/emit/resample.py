@@ -124,7 +124,9 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     by_terms = _is_by_terms(e, a, order, value)
     made = (*y_dims[:-1], vector_row(y_dims[-1])) if by_terms else y_dims
     around = _around(a, x.dims, y_dims)
+    # Of an index the search reads padded x too, and y as it is made: written out, the compiler joins it with that.
     by_place = e.target.is_gpu and max(map(max, around)) > 0 and math.prod(a.window) <= _MOST_PLACES
+    by_place = by_place and "index" not in node.outputs
     pool = _Pool(
         attributes=a,
         order=order,

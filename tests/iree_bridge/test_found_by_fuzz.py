@@ -247,3 +247,43 @@ def test_pools_that_leave_a_part_of_what_a_convolution_makes(seed: int) -> None:
     np.testing.assert_array_equal(made[z], found[:, :, :: stride[0], :: stride[1]])
     if y in made:
         np.testing.assert_array_equal(made[y], image)
+
+
+@pytest.mark.a_few("dims0-axes0-FLOAT", "dims2-axes0-DOUBLE")
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("dtype", [DataType.FLOAT, DataType.DOUBLE], ids=lambda each: each.name)
+@pytest.mark.parametrize("axes", [(0, 2), (2,), (0, 1, 2)])
+@pytest.mark.parametrize("dims", [((2, 2, 1), (1, 1, 2)), ((4, 3, 1), (1, 3, 8)), ((2, 1, 5), (1, 3, 5))])
+def test_sums_of_what_two_operands_are_broadcast_for(
+    dims: tuple[tuple[int, ...], tuple[int, ...]], axes: tuple[int, ...], dtype: DataType
+) -> None:
+    """Seed 931600000770: "'vector.contract' op invalid accumulator/result vector shape"."""
+    g = Graph("outer", io_data_type=dtype, intermediate_data_type=dtype, compute_data_type=dtype)
+    x, z = g.tensor("x", dim=dims[0]), g.tensor("z", dim=dims[1])
+    y = g.reduction(g.pointwise(PointwiseMode.MUL, x, z), mode=ReductionMode.ADD).set_output(True)
+    whole = np.broadcast_shapes(*dims)
+    y.set_dim(tuple(1 if axis in axes else size for axis, size in enumerate(whole)))
+    pack = g.validate().random_inputs(seed=1) | {y: y.empty()}
+    build(g, "cpu").run(pack)
+    exact = (pack[x].astype(np.float64) * pack[z].astype(np.float64)).sum(axis=axes, keepdims=True)
+    np.testing.assert_allclose(pack[y], exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.mlir
+def test_the_index_of_a_padded_pool_that_is_stored_in_another_order() -> None:
+    """Seed 931700004666, by hand: "restricted to workgroup distributed contexts" where the window was written out."""
+    g = Graph("index", io_data_type=DataType.FLOAT)
+    x = g.tensor("x", dim=(2, 3, 2, 4))
+    y, place = g.resample_fwd(
+        x, mode=ResampleMode.MAXPOOL, window=(1, 3), stride=(1, 3), pre_padding=(0, 2), post_padding=(0, 2),
+        generate_index=True,
+    )  # fmt: skip
+    y.set_output(True).set_dim((2, 3, 2, 2)).set_stride((30, 1, 60, 6))
+    assert place is not None
+    place.set_output(True)
+    g.validate()
+    pack = {x: x.empty()}
+    pack[x][...] = np.arange(48).reshape(2, 3, 2, 4)
+    made = Emulator("gfx942").run(g, pack)[0]
+    np.testing.assert_array_equal(made[y], pack[x][..., [0, 3]])
+    np.testing.assert_array_equal(made[place], np.broadcast_to([[0, 3], [4, 7]], (2, 3, 2, 2)))
