@@ -80,7 +80,7 @@ def _computed(torch: Any, node: Any, known: dict[Any, Any]) -> Any:
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return None
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-    made = None
+    made: Any = None
     with contextlib.suppress(Exception):  # whatever PyTorch says of it, it says when the graph runs
         made = node.target(*args, **{name: each for name, each in kwargs.items() if name != "device"})
     value = node.meta["val"]

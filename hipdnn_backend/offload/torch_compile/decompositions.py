@@ -85,11 +85,13 @@ def _select_backward(dy: Any, sizes: Sequence[int], dim: int, index: int) -> Any
 
 
 def _slice_backward(dy: Any, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Any:
-    """Zeros around the gradient."""
-    if step != 1:
-        return NotImplemented
-    dim = dim % len(sizes)
+    """Zeros around the gradient, and between its places where some were left out."""
+    dim, places = dim % len(sizes), dy.shape[dim % len(sizes)]
     first, _, _ = slice(start, end).indices(sizes[dim])
+    if step != 1 and places:
+        spread = _framed(dy.unsqueeze(dim + 1), dim + 1, 0, step - 1)
+        spread = spread.reshape(*dy.shape[:dim], places * step, *dy.shape[dim + 1 :])
+        dy = _ATEN.slice.Tensor(spread, dim, 0, (places - 1) * step + 1)
     return _framed(dy, dim, first, sizes[dim] - first - dy.shape[dim])
 
 

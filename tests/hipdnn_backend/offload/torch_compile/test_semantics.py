@@ -487,3 +487,19 @@ def test_a_batch_norm_without_training_by_its_own_name() -> None:
     with torch.no_grad():
         same(function(*arguments), step(*arguments))
     assert not [node for graph in torch_report(function).graphs for node in graph.eager]
+
+
+@pytest.mark.parametrize(("start", "end", "step"), [(0, 5, 1), (1, 8, 3), (-6, 100, 2), (2, -1, 4)])
+def test_gradients_of_slices(start: int, end: int, step: int) -> None:
+    def gradient(function: Any) -> Any:
+        x = torch.arange(24.0).reshape(3, 8).requires_grad_()
+        y = function(x)
+        (y * torch.arange(1.0, y.numel() + 1).reshape(y.shape)).sum().backward()
+        return x.grad
+
+    def step_of(x: Any) -> Any:
+        return (x * 0.1)[:, start:end:step].exp()
+
+    function = compiled(step_of)
+    same(gradient(function), gradient(step_of))
+    assert not [node for graph in torch_report(function).graphs for node in graph.eager if node.rule == "unknown"]
