@@ -46,6 +46,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         and (target in wanted or not is_known(target))
     }
     table[_ATEN._native_batch_norm_legit_functional.default] = _batch_norm
+    table[_ATEN._native_batch_norm_legit.no_stats] = _batch_norm_without_running_statistics
     table[_ATEN._native_batch_norm_legit_no_training.default] = _batch_norm_without_training
     table[_ATEN._batch_norm_with_update_functional.default] = _batch_norm_with_reserve
     table[_ATEN.native_group_norm_backward.default] = _group_norm_backward
@@ -261,6 +262,14 @@ def _batch_norm_without_training(
 ) -> tuple[Any, ...]:
     """The norm under the name that the front end knows."""
     form = (running_mean, running_var, False, momentum, eps)
+    return cast("tuple[Any, ...]", _ATEN.native_batch_norm.default(x, weight, bias, *form))
+
+
+def _batch_norm_without_running_statistics(
+    x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    """Likewise."""
+    form = (None, None, training, momentum, eps)
     return cast("tuple[Any, ...]", _ATEN.native_batch_norm.default(x, weight, bias, *form))
 
 

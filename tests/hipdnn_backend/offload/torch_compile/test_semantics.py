@@ -396,6 +396,22 @@ def test_transposed_convolutions(channels: int, window: tuple[int, ...], stride:
         torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-4)
 
 
+def test_a_batch_norm_without_running_statistics_and_its_gradients() -> None:
+    def gradients(function: Any) -> Any:
+        x = torch.linspace(-1, 2, 150).square().reshape(2, 3, 5, 5).detach().requires_grad_()
+        weight = torch.ones(3).requires_grad_()
+        y = function(x, weight)
+        (y * torch.arange(150.0).reshape(y.shape)).sum().backward()
+        return y, x.grad, weight.grad
+
+    def step(x: Any, weight: Any) -> Any:
+        return F.batch_norm(x, None, None, weight, training=True)
+
+    function = compiled(step)
+    same(gradients(function), gradients(step), 2e-3)
+    assert not [node for graph in torch_report(function).graphs for node in graph.eager]
+
+
 _UNIFORM: dict[str, Callable[[], Any]] = {
     "float": lambda: torch.full((3,), 0.25),
     "negative": lambda: torch.full((3,), -2.0),
