@@ -9,7 +9,7 @@ from fusilli_ground.torch_types import value_tensor_type
 __all__ = ["settle_scalar"]
 
 _COMPARISONS: Final = frozenset(f"torch.aten.{name}.Scalar" for name in ("eq", "ne", "lt", "le", "gt", "ge"))
-_ARITHMETIC: Final = frozenset(f"torch.aten.{name}.Scalar" for name in ("add", "sub", "rsub", "mul"))
+_SETTLED: Final = _COMPARISONS | {f"torch.aten.{name}.Scalar" for name in ("add", "sub", "rsub", "mul")}
 _FLOAT32: Final = 6  # a torch.dtype number
 
 
@@ -28,7 +28,7 @@ def settle_scalar(op: Any, ir: Any) -> None:
         op: an ``ir.Operation``.
         ir: the bindings that it is of.
     """
-    if op.name not in _COMPARISONS | _ARITHMETIC:
+    if op.name not in _SETTLED:
         return
     kind = value_tensor_type(str(op.operands[0].type))
     number = getattr(op.operands[1].owner, "operation", None)

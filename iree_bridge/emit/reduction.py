@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graph_api import DataType, Graph, Node, ReductionMode, TensorAttr
+from graph_api import DataType, Node, ReductionMode, TensorAttr
 from graph_api.layout import stride_order
 from graph_api.ops.reduction import ReductionNode
 from iree_bridge.emit import ordered
 from iree_bridge.emit.emitter import Emitter, Value, rule
 from iree_bridge.emit.exponentials import exponentials_and_sums, exponents
 from iree_bridge.emit.pointwise import Elementwise
+from iree_bridge.emit.rounded import elementwise_sources
 from iree_bridge.emit.softmax import LONG_ROW, of_sum
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import TORCH_CODE
@@ -62,16 +63,9 @@ def _is_an_outer_product(e: Emitter, node: ReductionNode) -> bool:
     if e.target.is_gpu or not is_sum:
         return False
     dims = node.inputs["x"].dims
-    broadcast = [each for each in _operands(e.graph, node.inputs["x"]) if _repeats(each, dims, range(len(dims)))]
+    operands = elementwise_sources(e.graph, node.inputs["x"])
+    broadcast = [each for each in operands if _repeats(each, dims, range(len(dims)))]
     return len(broadcast) > 1 and any(_repeats(each, dims, node.axes) for each in broadcast)
-
-
-def _operands(graph: Graph, tensor: TensorAttr) -> list[TensorAttr]:
-    """What pointwise operations make a tensor of."""
-    made = graph.maker(tensor)
-    if made is None or made.op != "pointwise":
-        return [tensor]
-    return [each for source in made.inputs.values() for each in _operands(graph, source)]
 
 
 def _repeats(tensor: TensorAttr, dims: Sequence[int], axes: Sequence[int]) -> bool:

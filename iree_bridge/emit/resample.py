@@ -124,9 +124,7 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     by_terms = _is_by_terms(e, a, order, value)
     made = (*y_dims[:-1], vector_row(y_dims[-1])) if by_terms else y_dims
     around = _around(a, x.dims, y_dims)
-    # Of an index the search reads padded x too, and y as it is made: written out, the compiler joins it with that.
-    by_place = e.target.is_gpu and max(map(max, around)) > 0 and math.prod(a.window) <= _MOST_PLACES
-    by_place = by_place and "index" not in node.outputs
+    by_place = _is_by_place(e, node, around)
     pool = _Pool(
         attributes=a,
         order=order,
@@ -141,7 +139,7 @@ def resample_fwd(e: Emitter, node: ResampleFwdNode) -> None:
     y = _by_terms(e, pool, made) if by_terms else _by_loops(e, pool)
     e.write(node, "y", e.permute(y, back))
     if "index" in node.outputs:
-        searched = replace(pool, x=_padded(e, node, order, value, y_dims), around=())
+        searched = replace(pool, x=_padded(e, node, order, value, y_dims))
         e.write(node, "index", e.permute(_index(e, searched, y), back))
 
 
@@ -158,6 +156,15 @@ def _is_by_terms(e: Emitter, a: ResampleAttributes, order: Sequence[int], x: Val
     return (
         not e.target.is_gpu and is_row_major and math.prod(a.window) <= MOST_TERMS and has_terms(a.stride[-1], x.dtype)
     )
+
+
+def _is_by_place(e: Emitter, node: ResampleFwdNode, around: Sequence[tuple[int, int]]) -> bool:
+    """Whether a GPU's kernel sees to the padding, of which the window is written out.
+
+    The search of an index reads padded x anyway, and y as it is made: the compiler would join a window with that.
+    """
+    is_padded, is_small = max(map(max, around)) > 0, math.prod(node.attributes.window) <= _MOST_PLACES
+    return e.target.is_gpu and is_padded and is_small and "index" not in node.outputs
 
 
 def _by_terms(e: Emitter, pool: _Pool, made: Sequence[int]) -> Value:

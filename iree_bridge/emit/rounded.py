@@ -8,7 +8,7 @@ from iree_bridge.emit.linalg import element_type
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import builtin_tensor
 
-__all__ = ["is_elementwise", "is_read_again", "is_read_by_a_norm", "stored_beside"]
+__all__ = ["elementwise_sources", "is_elementwise", "is_read_again", "is_read_by_a_norm", "stored_beside"]
 
 _NORMS = ("layernorm", "rmsnorm")
 
@@ -38,10 +38,22 @@ def _is_row_major(tensor: TensorAttr) -> bool:
 
 def is_elementwise(graph: Graph, tensor: TensorAttr) -> bool:
     """Whether nothing but pointwise operations makes it of the graph's inputs."""
-    made = graph.maker(tensor)
-    if made is None:
-        return True
-    return made.op == "pointwise" and all(is_elementwise(graph, source) for source in made.inputs.values())
+    return all(graph.maker(source) is None for source in elementwise_sources(graph, tensor))
+
+
+def elementwise_sources(graph: Graph, tensor: TensorAttr) -> list[TensorAttr]:
+    """What pointwise operations make a tensor of, each once: inputs, and what other operations make."""
+    seen, sources, rest = {tensor}, list[TensorAttr](), [tensor]
+    while rest:
+        each = rest.pop()
+        made = graph.maker(each)
+        if made is None or made.op != "pointwise":
+            sources.append(each)
+            continue
+        new = {source for source in made.inputs.values() if source not in seen}
+        seen |= new
+        rest += new
+    return sources
 
 
 def stored_beside(b: Builder, value: Value, kept: Value, tensor: TensorAttr) -> tuple[Value, Value]:

@@ -18,7 +18,7 @@ from hipdnn_backend.offload.frontend.functions_ir import (
     settle_scalars,
 )
 from hipdnn_backend.offload.frontend.imported import Constant, Imported
-from hipdnn_backend.offload.frontend.uniform import settle_uniform
+from hipdnn_backend.offload.frontend.uniform import with_uniform
 from hipdnn_backend.offload.mlir import PassManager, fx_importer, ir
 
 __all__ = ["KEPT", "TorchGraph", "import_graph", "load_torch_graph"]
@@ -86,8 +86,7 @@ def import_graph(
     Raises:
         ModelError: torch-mlir does not know an operator.
     """
-    settle_uniform(graph)
-    module = _imported(graph, label, context)
+    module = _imported(with_uniform(graph), label, context)
     function = module.body.operations[0].operation
     drop_devices(function)
     order_arguments(function, order)

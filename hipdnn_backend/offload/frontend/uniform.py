@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Final
 
-__all__ = ["settle_uniform"]
+__all__ = ["with_uniform"]
 
 _FILLED: Final = {
     "aten.full.default": 1,
@@ -23,11 +23,11 @@ _PLAIN: Final = {
 }
 """Operator → every element."""
 _MOST: Final = 1 << 20
-"""Elements of the largest tensors that are computed."""
+"""Elements of the largest tensors that are computed whole; of pointwise operations one element is enough."""
 
 
-def settle_uniform(graph: Any) -> None:
-    """Make what follows from tensors of one number, and is one too, such a tensor itself.
+def with_uniform(graph: Any) -> Any:
+    """A graph in which what follows from tensors of one number, and is one too, is such a tensor itself.
 
     Torch-MLIR folds some operations on constants to something else: a negative whole number added to a float is 2 ** 64
     less, the remainder has the sign of the dividend, unsigned integers are divided as signed ones.
@@ -37,70 +37,85 @@ def settle_uniform(graph: Any) -> None:
         add = aten.full([2], -1.75)
 
     Args:
-        graph: a ``torch.fx.Graph``, changed in place; each node has its tensor as ``meta["val"]``.
+        graph: a ``torch.fx.Graph``, left as it is; each node has its tensor as ``meta["val"]``.
+
+    Returns:
+        A copy, with nodes of the same names; the graph itself if there is nothing to do.
     """
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
     known: dict[Any, Any] = {}
+    computed: list[Any] = []
     with _disable_current_modes(), torch.no_grad():
-        for node in list(graph.nodes):
+        for node in graph.nodes:
             if node.op != "call_function" or not _is_plain(torch, node.meta.get("val")):
                 continue
-            made = _made(torch, node)
-            if made is None:
-                made = _computed(torch, node, known)
-                if made is None:
+            number = _filled(torch, node)
+            if number is None:
+                number = _computed(torch, node, known)
+                if number is None:
                     continue
-                node = _replaced(torch, graph, node, made)
-            known[node] = made
+                computed.append(node)
+            known[node] = number.expand(node.meta["val"].shape)
+    if not computed:
+        return graph
+    new = torch.fx.Graph(owning_module=graph.owning_module)
+    copies: dict[Any, Any] = {}
+    new.output(new.graph_copy(graph, copies))
+    for node in computed:
+        _fill(torch, new, copies[node], known[node])
+    return new
 
 
 def _is_plain(torch: Any, value: Any) -> bool:
-    """Whether it is a tensor of known dims that can be computed here."""
+    """Whether it is a tensor of known dims, with elements."""
     if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
         return False
-    return 0 < value.numel() <= _MOST and not value.is_complex() and value.layout == torch.strided
+    return value.numel() > 0 and not value.is_complex() and value.layout == torch.strided
 
 
-def _made(torch: Any, node: Any) -> Any:
-    """The tensor that a node makes of a number."""
-    name, value = str(node.target), node.meta["val"]
+def _filled(torch: Any, node: Any) -> Any:
+    """What a node fills its tensor with."""
+    name = str(node.target)
     number = node.args[_FILLED[name]] if name in _FILLED and len(node.args) > _FILLED[name] else _PLAIN.get(name)
-    if not isinstance(number, bool | int | float):
-        return None
-    return torch.full(value.shape, number, dtype=value.dtype)
+    return torch.full((), number, dtype=node.meta["val"].dtype) if isinstance(number, bool | int | float) else None
 
 
 def _computed(torch: Any, node: Any, known: dict[Any, Any]) -> Any:
-    """The tensor that a node makes of known ones, if it has one number too."""
-    sources = node.all_input_nodes
+    """The one number of what a node makes of known tensors; None if it makes several."""
+    sources, value = node.all_input_nodes, node.meta["val"]
     if not sources or not all(source in known for source in sources) or not hasattr(node.target, "tags"):
         return None
-    if torch.Tag.nondeterministic_seeded in node.target.tags:
+    is_pointwise = torch.Tag.pointwise in node.target.tags
+    if torch.Tag.nondeterministic_seeded in node.target.tags or not (is_pointwise or value.numel() <= _MOST):
         return None
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+
+    def operand(source: Any) -> Any:
+        tensor = known[source]
+        return tensor[(slice(1),) * tensor.dim()] if is_pointwise else tensor
+
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operand)
     made: Any = None
     with contextlib.suppress(Exception):  # whatever PyTorch says of it, it says when the graph runs
         made = node.target(*args, **{name: each for name, each in kwargs.items() if name != "device"})
-    value = node.meta["val"]
-    if not isinstance(made, torch.Tensor) or (made.shape, made.dtype) != (value.shape, value.dtype):
+    if not isinstance(made, torch.Tensor) or made.dtype != value.dtype:
         return None
     first = made.flatten()[0]
     is_one = bool(made.isnan().all()) if first.isnan() else bool((made == first).all())
-    return made if is_one else None
+    return first if is_one and (is_pointwise or made.shape == value.shape) else None
 
 
-def _replaced(torch: Any, graph: Any, node: Any, made: Any) -> Any:
-    """The node that makes the same of a number, in the place of this one."""
-    device = node.meta["val"].device
+def _fill(torch: Any, graph: Any, node: Any, made: Any) -> None:
+    """A node of the same name that makes the same of a number takes the place of this one."""
+    name, meta = node.name, dict(node.meta)
     with graph.inserting_before(node):
         new = graph.call_function(
             torch.ops.aten.full.default,
-            (list(made.shape), made.flatten()[0].item()),
-            {"dtype": made.dtype, "device": device, "pin_memory": False},
+            (list(made.shape), made[(0,) * made.dim()].item()),
+            {"dtype": made.dtype, "device": meta["val"].device, "pin_memory": False},
         )
-    new.meta = dict(node.meta)
+    new.meta = meta
     node.replace_all_uses_with(new)
     graph.erase_node(node)
-    return new
+    new.name = name

@@ -519,3 +519,17 @@ def test_gradients_of_slices(start: int, end: int, step: int) -> None:
     function = compiled(step_of)
     same(gradient(function), gradient(step_of))
     assert not [node for graph in torch_report(function).graphs for node in graph.eager if node.rule == "unknown"]
+
+
+def test_an_exported_program_keeps_its_constants() -> None:
+    class Shifted(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + (torch.full((2048, 1024), 0.25) - 2).remainder(-1.5)
+
+    example = (torch.ones(1024),)
+    program = torch.export.export(Shifted(), example)
+    before = str(program.graph)
+    model = offload.load(program)
+    (got,) = model.run({model.inputs[0].name: example[0].numpy()}).values()
+    assert str(program.graph) == before
+    same(torch.from_numpy(got), torch.full((2048, 1024), 1.0 - 0.25))
