@@ -193,11 +193,11 @@ def test_a_worker_that_cannot_start_within_its_memory_says_so(tmp_path: Path) ->
 
 def test_a_worker_killed_while_it_starts_is_replaced(workers: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not remembered as one that cannot be started, which would keep others from trying for half a minute."""
-    original, killed = subprocess.Popen, []
+    original, killed, to_kill = subprocess.Popen, [], 1
 
     def popen(*given: object, **more: object) -> object:
         process = original(*given, **more)  # type: ignore[call-overload]
-        if len(killed) < 1:
+        if len(killed) < to_kill:
             killed.append(process.pid)
             process.kill()
         return process
@@ -206,11 +206,12 @@ def test_a_worker_killed_while_it_starts_is_replaced(workers: WorkerPool, monkey
     ask(workers)
     assert only_worker(workers) not in killed
     assert not starting.problem(Options(workers=2, idle=60))
+    workers.shutdown()
     killed.clear()
-    monkeypatch.setattr(pool._Worker, "is_killed", lambda _: True)
-    os.kill(only_worker(workers), signal.SIGKILL)
+    to_kill = 2
     with pytest.raises(WorkerError, match="the compile worker was lost twice before it began: it was killed while it"):
         ask(workers)
+    assert len(killed) == 2
     ask(workers)
 
 
