@@ -30,12 +30,14 @@ from fusilli_plugin.fuzz.coverage import operation
 from fusilli_plugin.fuzz.examine import Setting
 from fusilli_plugin.fuzz.workarounds import raw_flags
 from fusilli_plugin.testing.graphs import FAMILIES
+from graph_api import FusilliError
 from iree_bridge import Options
 
 __all__ = ["fuzz", "place_options"]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _NEVER_SHOWN = 12
+_REASONS_SHOWN = 8
 
 
 def place_options(function: Callable[..., Any]) -> Any:
@@ -150,7 +152,7 @@ def fuzz(
 
     Each finding is made small (see fusilli reduce) and written to a folder that `fusilli replay` repeats: graph,
     inputs, expected and computed results, module, flags, versions. Failures of one kind are one finding. Ctrl-C ends
-    with the report. Exit code 1 if something was found.
+    with the report. Exit code 1 if something was found, 2 if all graphs were declined, so that nothing was looked at.
 
     \b
     Examples:
@@ -183,6 +185,9 @@ def fuzz(
     document = campaign.report()
     write_whole(plan.folder / "report.json", json_text(document).encode())
     print_json(document) if as_json else _print(campaign)
+    if campaign.declined and not campaign.examined and not interrupted:
+        reasons = "\n".join(f"  {each.count} x {each.reason}" for each in campaign.most_declined()[:_REASONS_SHOWN])
+        raise FusilliError(f"{setting}: no graph was examined, all of them are declined:\n{reasons}")
     ctx.exit(INTERRUPTED if interrupted else 1 if campaign.ledger.findings else 0)
 
 
@@ -212,6 +217,9 @@ def _print(campaign: Campaign) -> None:
             for found in campaign.ledger.findings
         ]
         print_table(["graphs", "check", "kind", "nodes", "first in", "folder"], rows)
+    if campaign.declined:
+        rows = [[each.count, each.reason] for each in campaign.most_declined()[:_REASONS_SHOWN]]
+        print_table(["declined", "because"], rows)
     print_table(["pairs of", "tried", "declined", "never"], campaign.coverage.rows())
     never = [pair for pair in campaign.coverage.never() if pair not in campaign.coverage.declined]
     apart = [str(pair) for pair in never if "operation" in pair.first and "neighbour" in pair.second]

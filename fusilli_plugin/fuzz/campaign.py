@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,6 +93,14 @@ def _checks(number: int) -> list[str]:
 
 
 @dataclass
+class Declined:
+    """What graphs were declined for: as it was said of the first of them, and how many they are."""
+
+    reason: str
+    count: int = 0
+
+
+@dataclass
 class Campaign:
     """One campaign. `run` returns when its time is over, or `stop` was called.
 
@@ -101,6 +109,7 @@ class Campaign:
         coverage: what its graphs had in them.
         ledger: what was found.
         outcomes: graphs by outcome.
+        declined: graphs that were, by reason without names and numbers, and what was said of the first of each.
         problem: why it ended early; None if it did not.
     """
 
@@ -108,6 +117,7 @@ class Campaign:
     coverage: Coverage = field(default_factory=Coverage)
     ledger: Ledger = field(default_factory=Ledger)
     outcomes: Counter[str] = field(default_factory=Counter)
+    declined: dict[str, Declined] = field(default_factory=dict)
     problem: Exception | None = None
 
     def __post_init__(self) -> None:
@@ -155,6 +165,15 @@ class Campaign:
         if self.problem is not None:
             raise self.problem
 
+    def most_declined(self) -> list[Declined]:
+        """What most graphs were declined for comes first."""
+        return sorted(self.declined.values(), key=lambda each: -each.count)
+
+    @property
+    def examined(self) -> int:
+        """Graphs of which it is known now whether they are right."""
+        return self.outcomes["right"] + self.outcomes["failed"]
+
     def stop(self) -> None:
         """End it now; findings that are being made small are kept as they are."""
         self._stopping.set()
@@ -168,6 +187,7 @@ class Campaign:
             "seed": self.plan.seed,
             "seconds": round(time.monotonic() - self.began, 1),
             "outcomes": dict(self.outcomes),
+            "declined": [asdict(each) for each in self.most_declined()],
             "findings": [found.to_json() for found in self.ledger.findings],
             "coverage": self.coverage.to_json(),
         }
@@ -214,9 +234,10 @@ class Campaign:
                 weights = [_CHAINS if name == "chain" else 1 for name in self.plan.families]
                 family = self._choices.choices(list(self.plan.families), weights)[0]
                 made = graph(number, family)
-                if self._target is not None and not support(made, self._target).ok:
+                answer = None if self._target is None else support(made, self._target)
+                if answer is not None and not answer.ok:
                     self.coverage.declined.update(pairs(made))
-                    self.outcomes["declined"] += 1
+                    self._count(Verdict("declined", text=answer.reason))
                     continue
                 novelty = self.coverage.novelty(made)
                 if best is None or novelty > best[0]:
@@ -229,7 +250,7 @@ class Campaign:
     def _treat(self, worker: Worker, case: Case, source: str, checks: Sequence[str]) -> None:
         verdict = worker.examine(case, checks)
         with self._lock:
-            self.outcomes[verdict.outcome] += 1
+            self._count(verdict)
             if verdict.outcome == "declined":
                 self.coverage.decline(case.graph)
             known = self.ledger.known(verdict, case.graph) if verdict.outcome == "failed" else None
@@ -239,6 +260,11 @@ class Campaign:
             return
         _LOG.info("%s: %s: %s: %s", source, verdict.check, verdict.kind, verdict.text)
         self._keep(worker, case, verdict, source)
+
+    def _count(self, verdict: Verdict) -> None:
+        self.outcomes[verdict.outcome] += 1
+        if verdict.outcome == "declined":
+            self.declined.setdefault(verdict.signature[2], Declined(verdict.text)).count += 1
 
     def _keep(self, worker: Worker, case: Case, verdict: Verdict, source: str) -> None:
         """Makes a finding small and writes it; one that is interrupted is written as it is by then."""

@@ -140,6 +140,8 @@ class Worker:
         self._drop()
         command = [sys.executable, "-m", "fusilli_plugin.fuzz.worker"]
         variables = dict(environment()) | {"FUSILLI_CACHE_DIR": str(self._cache), "FUSILLI_COMPILE_WORKERS": "1"}
+        if self._setting.device is not None:  # what our own plugin goes by, as an engine
+            variables["FUSILLI_DEVICE"] = self._setting.device
         variables.setdefault("FUSILLI_COMPILE_TIMEOUT", str(max(1.0, self._limit / 2)))
         with (self._folder / "stderr.txt").open("wb") as errors:
             self._process = subprocess.Popen(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 import threading
 import weakref
 from collections import deque
@@ -42,6 +43,8 @@ _LEVELS = {
     Severity.FATAL: logging.CRITICAL,
 }
 _MAX_ENGINES = 4096
+_PREFIX = re.compile(r"^(\[[^]]*\]\s*)+")  # time, thread, level and component of a line of hipDNN's
+_MOST_HEARD = 3  # messages that are told of why a graph is declined
 # plugins keep the pointer for good, so the callbacks must never be collected
 _callbacks: list[Any] = []
 
@@ -74,7 +77,8 @@ class PluginLibrary:
         # reading of its error text
         self._orphans: deque[int] = deque()
         self._last_graph: tuple[bytes, bytes] = (b"", b"")
-        self._last_answer: tuple[bytes, frozenset[int]] = (b"", frozenset())
+        self._last_answer: tuple[bytes, frozenset[int], tuple[str, ...]] = (b"", frozenset(), ())
+        self._heard: deque[str] = deque(maxlen=_MOST_HEARD)
         self._functions = self._open()
         kind = c_int(0)
         self._call("hipdnnPluginGetType", byref(kind))
@@ -117,25 +121,30 @@ class PluginLibrary:
             self._last_graph = (graph, made)
         return made
 
-    def applicable(self, graph: bytes) -> frozenset[int]:
-        """Ids of the plugin's engines that can run a graph, which is in the plugin's layout.
+    def applicable(self, graph: bytes) -> tuple[frozenset[int], tuple[str, ...]]:
+        """Ids of the plugin's engines that can run a graph, which is in the plugin's layout, and what it logged then.
+
+        The interface has no place for why a graph is declined; a log, at the level that is set, often has it.
 
         Raises:
             EngineError: the call failed or named engines that the plugin does not have.
         """
-        if self._last_answer[0] == graph:
-            return self._last_answer[1]
+        answered, found, heard = self._last_answer
+        if answered == graph:
+            return found, heard
         where = "hipdnnEnginePluginGetApplicableEngineIds"
         ids, count = (c_int64 * len(self._ids))(), c_uint32(0)
         with self.handle() as handle:
+            self._heard.clear()
             self._call(where, handle, byref(const_data(graph)), ids, len(ids), byref(count))
+            heard = tuple(self._heard)
         if count.value > len(ids):
             raise EngineError(self.where(where), f"{count.value} engines, but the plugin has {len(ids)}")
         found = frozenset(ids[: count.value])
         if len(found) != count.value or not found <= set(self._ids):
             raise EngineError(self.where(where), f"ids {ids[: count.value]}, but the plugin has {self._ids}")
-        self._last_answer = (graph, found)
-        return found
+        self._last_answer = (graph, found, heard)
+        return found, heard
 
     @contextmanager
     def handle(self) -> Iterator[int]:
@@ -211,12 +220,14 @@ class PluginLibrary:
 
     def _connect_log(self) -> None:
         """Lead the plugin's messages to ``logging``; both functions are optional and their failures are ignored."""
-        logger = logging.getLogger(f"{__name__}.{self.path.stem}")
+        logger, heard = logging.getLogger(f"{__name__}.{self.path.stem}"), self._heard
 
         def receive(severity: int, message: bytes | None) -> None:
             level = _LEVELS.get(Severity(severity)) if severity in list(Severity) else logging.ERROR
             if level is not None:
-                logger.log(level, "%s", (message or b"").decode(errors="replace"))
+                text = (message or b"").decode(errors="replace")
+                heard.append(_PREFIX.sub("", text))
+                logger.log(level, "%s", text)
 
         callback = CALLBACK(receive)
         _callbacks.append(callback)
@@ -301,13 +312,15 @@ class PluginEngine:
             if needed is not None and (needed.major, needed.minor, needed.patch) > self.library.api_version:
                 have = ".".join(map(str, self.library.api_version))
                 return Support.no(f"the graph needs engine API {needed}, the plugin has {have}", rule="api-version")
-            if self._id in self.library.applicable(self.library.in_its_layout(graph)):
+            found, heard = self.library.applicable(self.library.in_its_layout(graph))
+            if self._id in found:
                 return Support.yes()
         except WireError as error:
             return Support.no(str(error), rule="wire")
         except EngineError as error:
             return Support.no(str(error), rule="plugin")
-        return Support.no(f"{self.library.name} does not list the engine for this graph", rule="plugin")
+        logged = f"; it logged: {' / '.join(heard)}" if heard else ""
+        return Support.no(f"{self.library.name} does not list the engine for this graph{logged}", rule="plugin")
 
     def details(self, graph: bytes) -> EngineDetails:
         """Knobs and behaviour notes.

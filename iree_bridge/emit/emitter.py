@@ -50,6 +50,16 @@ def rule(op: str) -> Callable[[Callable[[Emitter, Any], None]], Callable[[Emitte
     return register
 
 
+def _follows_the_order(target: Target, op: str) -> bool:
+    """Whether a kernel that makes a result works in the order in which it is stored, where it must not.
+
+    A convolution for AMD then gathers its image in another one; what sums rows on CUDA leaves some elements out.
+    """
+    if target.backend == "rocm":
+        return op.startswith("conv_")
+    return target.backend == "cuda" and (op == "reduction" or "norm" in op)
+
+
 class Emitter(Builder):
     """Builds the function of one graph; rules use its methods to read inputs, create operations and set outputs."""
 
@@ -61,7 +71,7 @@ class Emitter(Builder):
         self.graph = graph
         self.variant = variant
         self._guarded = guarded
-        self._convolves = any(node.op.startswith("conv_") for node in graph.nodes)
+        self._follows_the_order = any(_follows_the_order(target, node.op) for node in graph.nodes)
         self._values: dict[TensorAttr, Value] = {}
         self._results: dict[TensorAttr, Value] = {}
         self.updates_in_place = False
@@ -184,8 +194,8 @@ class Emitter(Builder):
         value = self._results.get(tensor) or self.cast(self._values[tensor], tensor.data_type)
         if stored(tensor.data_type) is not tensor.data_type:
             value = value.named(stored(tensor.data_type))
-        if self.target.backend == "rocm" and self._convolves and not is_usual(tensor):
-            value = self.barrier(value)  # else a convolution works in this order, and gathers its image in another
+        if self._follows_the_order and not is_usual(tensor):
+            value = self.barrier(value)
         value = self.permute(value, layout.order)
         if not layout.dense:
             value = gaps.scatter(self, tensor, value, argument)

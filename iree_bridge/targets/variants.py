@@ -340,7 +340,7 @@ def is_by_taps(filters: TensorAttr) -> bool:
 def is_usual(tensor: TensorAttr) -> bool:
     """Whether an image, or filters, lie channels first or channels last, rows before columns."""
     rank = len(tensor.dims)
-    orders = ([*range(rank)], [0, *range(2, rank), 1])
+    orders = ([*range(rank)], [0, *range(2, rank), 1][:rank])
     return _met(tensor) in [[axis for axis in axes if tensor.dims[axis] > 1] for axes in orders]
 
 

@@ -23,11 +23,12 @@ LINES
     return found
 
 places.DevicePlace.run = run
+places.EnginePlace.declines = lambda self, graph: f"graph '{graph.name}': {len(graph.nodes)} nodes are too many"
 """
 
 
 def environment(folder: Path, fault: str) -> dict[str, str]:
-    """For a process whose workers run graphs in float64, and then ``fault``, lines of Python."""
+    """For a process whose workers run graphs in float64, and then ``fault``, lines of Python; all engines decline."""
     site = folder / "site"
     site.mkdir(exist_ok=True)
     lines = "\n".join(f"    {line}" for line in fault.strip().splitlines())

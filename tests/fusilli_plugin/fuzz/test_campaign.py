@@ -90,6 +90,17 @@ def test_an_interrupt_ends_with_the_report_and_what_was_found(tmp_path: Path) ->
     assert json.loads((capsule / "finding.json").read_text())["verdict"]["kind"] == "wrong"
 
 
+def test_a_run_in_which_all_is_declined_is_no_success(tmp_path: Path) -> None:
+    arguments = ["fuzz", "--device", "cpu", "--engine", "FUSILLI_ENGINE", "--budget", "2s", "--jobs", "1"]
+    done = fusilli(tmp_path, *arguments, "--family", "norm", "-o", "out", fault="pass")
+    assert done.returncode == 2, done.stdout
+    assert "FUSILLI_ENGINE on cpu: no graph was examined, all of them are declined:" in done.stderr
+    (declined,) = json.loads((tmp_path / "out/report.json").read_text())["declined"]
+    assert declined["count"] > 1
+    assert f"{declined['count']} x {declined['reason']}" in done.stderr
+    assert declined["reason"].endswith("nodes are too many")
+
+
 @pytest.mark.a_few("arguments0-*", "arguments2-*")
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -253,6 +253,15 @@ def test_declining(library: PluginLibrary) -> None:
         engine.build(CONV, CONFIG)
 
 
+def test_declining_with_a_reason_in_the_log(compile_plugin: Compile) -> None:
+    """The interface has no other place for it. Asked again, the answer is the same without a call."""
+    (engine,) = PluginLibrary(compile_plugin("TELLS")).engines
+    for _ in range(2):
+        reason = engine.support(CONV).reason
+        assert reason == "tiny does not list the engine for this graph; it logged: no convolutions on [gfx942]"
+    assert engine.support(RELU)
+
+
 @pytest.mark.parametrize(
     ("macros", "message"),
     [
