@@ -36,7 +36,7 @@ def same(got: Any, want: Any, close: float = 1e-5) -> None:
             same(one, other, close)
         return
     assert (got.shape, got.dtype, got.stride()) == (want.shape, want.dtype, want.stride())
-    torch.testing.assert_close(got, want, rtol=close, atol=close)
+    torch.testing.assert_close(got, want, rtol=close, atol=close, equal_nan=True)
 
 
 def test_arguments_that_are_written_to() -> None:
@@ -425,7 +425,7 @@ _UNIFORM: dict[str, Callable[[], Any]] = {
 }
 _OF_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda c, s: c + s,
-    "rsub": lambda c, s: s - c,
+    "rsub": lambda c, s: s - (c.int() if c.dtype is torch.bool else c),  # PyTorch has no difference of truth values
     "mul": lambda c, s: c * s,
     "floor_divide": lambda c, s: c // s,
     "remainder": torch.remainder,
