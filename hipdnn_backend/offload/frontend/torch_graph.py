@@ -29,6 +29,8 @@ _IDENTITIES = {"torch.aten.detach_", "torch.aten.detach", "torch.aten.lift_fresh
 KEPT = {
     "torch.aten._scaled_dot_product_flash_attention_for_cpu",
     "torch.aten._scaled_dot_product_flash_attention_for_cpu_backward",
+    "torch.fusilli.grouped_mm",
+    "torch.fusilli.grouped_mm_gradient",
 }
 """What hipDNN has an operation of, and the torch dialect no name, or another signature."""
 

@@ -84,7 +84,7 @@ def torch_name(operation: Any) -> str:
     """The MLIR name of an operation; PyTorch's own of one that the torch dialect does not define."""
     if operation.name == "torch.operator":
         name = ir.StringAttr(operation.attributes["name"]).value
-        return name if name.startswith("torch.aten.") else operation.name
+        return name if name.startswith("torch.") else operation.name
     return operation.name
 
 

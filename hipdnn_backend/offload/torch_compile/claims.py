@@ -140,6 +140,8 @@ class Claims:
             return Eager("memory", "it reads by places in memory")
         if target in _WRONG:
             return Eager("wrong", _WRONG[target])
+        if not target._schema.returns:
+            return Eager("no-operator", "it gives nothing")
         if any(isinstance(returned.type, torch.ListType) for returned in target._schema.returns):
             return Eager("list", "it gives a list of tensors, which no graph has")
         if not is_known(target):

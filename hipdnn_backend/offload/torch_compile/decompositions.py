@@ -16,6 +16,7 @@ import torch
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 from torch._decomp import decompositions as torch_decompositions
 
+from hipdnn_backend.offload.torch_compile import grouped
 from hipdnn_backend.offload.torch_compile.known import is_known, is_random
 
 __all__ = ["decompositions", "tracing"]
@@ -33,9 +34,13 @@ _STEPS: Final = 256
 _CHOICE: Final = torch_decompositions.select_one_layer_lstm_function
 
 
-@functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Operator → what it is made of, as AOTAutograd takes it."""
+    return {**_of_pytorch(), **grouped.decompositions()}
+
+
+@functools.cache
+def _of_pytorch() -> dict[Any, Callable[..., Any]]:
     offered = {**_core_aten_decompositions_post_autograd(), **get_decompositions(list(_WANTED))}
     wanted = {overload for packet in _WANTED for overload in (getattr(packet, name) for name in packet.overloads())}
     table = {

@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _LOG: Final = logging.getLogger(__name__)
+_COUNTED: Final = ("aten.", "prims.", "fusilli.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class GraphReport:
         nodes: operations that programs run, views aside.
         eager: operations that PyTorch runs.
         programs: what became of each group, as `Model.about` has it.
-        flops: floating-point operations of matrix products, convolutions and attention, as PyTorch counts them.
+        flops: floating-point operations of matrix products, convolutions and attention, as PyTorch counts them; not of
+            what is ``uncounted``.
         engine_flops: those of them that engines do.
         seconds: that compiling took.
     """
@@ -86,11 +88,18 @@ class GraphReport:
         """Operations that an engine should do, and none does."""
         return tuple(node for node in self.eager if not node.is_expected)
 
+    @property
+    def uncounted(self) -> tuple[EagerNode, ...]:
+        """Operations of other libraries that PyTorch runs: nobody knows their floating-point operations."""
+        return tuple(node for node in self.eager if not node.operator.startswith(_COUNTED))
+
     def __str__(self) -> str:
+        share = f"{_percent(self.engine_flops, self.flops)} of the FLOPs in engines"
+        if self.uncounted:
+            share += f" (not counting {len(self.uncounted)} operations of others)"
         lines = [
             f"{self.name}: {self.nodes} operations in {self.graphs} graphs of {len(self.programs)} programs, "
-            f"{len(self.eager)} in PyTorch, {_percent(self.engine_flops, self.flops)} of the FLOPs in engines, "
-            f"compiled in {self.seconds:.1f} s"
+            f"{len(self.eager)} in PyTorch, {share}, compiled in {self.seconds:.1f} s"
         ]
         for (operator, reason), count in Counter((node.operator, node.reason) for node in self.eager).most_common():
             lines.append(f"  PyTorch: {count} x {operator}: {reason}")

@@ -15,7 +15,7 @@ from tests.hipdnn_backend.offload.to_wire.recorder import Recorder, Ref, context
 
 pytestmark = pytest.mark.mlir
 
-# Core operations of torch.export that this torch dialect does not define: they come as torch.operator.
+# Operations of torch.export, and of ours, that this torch dialect does not define: they come as torch.operator.
 FROM_EXPORT = {
     "torch.aten._fused_rms_norm",
     "torch.aten._fused_rms_norm_backward",
@@ -25,6 +25,8 @@ FROM_EXPORT = {
     "torch.aten._scaled_dot_product_flash_attention_for_cpu_backward",
     "torch.aten.silu_backward",
     "torch.aten.squeeze.dims",
+    "torch.fusilli.grouped_mm",
+    "torch.fusilli.grouped_mm_gradient",
 }
 
 
