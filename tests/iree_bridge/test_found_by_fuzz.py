@@ -14,7 +14,8 @@ import pytest
 from fusilli_plugin.emulator import Emulator, assemble, emulate
 from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMode
 from graph_api.layout import strides_in_order
-from iree_bridge import Target, build
+from iree_bridge import Options, Target, build
+from iree_bridge.compile.compiler import compile_code
 from iree_bridge.emit.rounded import elementwise_sources, is_elementwise
 
 _NUMBERS = (-1e-300, -3e-20, -(2.0**-30), -2.17e-4, -1e-3, -(2.0**-9))
@@ -300,3 +301,25 @@ def test_a_value_that_is_doubled_many_times_is_looked_at_once() -> None:
     y.set_output(True)
     assert elementwise_sources(g.validate(), y) == [x]
     assert is_elementwise(g, y)
+
+
+@pytest.mark.mlir
+@pytest.mark.parametrize("kind", ["image", "filter gradient"])
+def test_what_a_convolution_of_cuda_and_others_read_is_made_by_a_kernel_of_its_own(kind: str) -> None:
+    """Seeds 921800001815 and 912800003659: "failed to apply fusion + hoisting patterns" in each form. Only compiled."""
+    g = Graph("shared", io_data_type=DataType.FLOAT, compute_data_type=DataType.FLOAT)
+    if kind == "image":
+        x, other = g.tensor("x", dim=(1, 1, 1, 1)), g.tensor("o", dim=(1, 1, 3, 3), stride=(9, 1, 3, 1))
+        image = g.pointwise(PointwiseMode.MAX, x, other.set_data_type(DataType.BFLOAT16))
+        w = g.tensor("w", dim=(1, 1, 1, 2))
+        g.conv_fprop(image, w, stride=(2, 1)).set_output(True)
+        y, _ = g.resample_fwd(
+            image, mode=ResampleMode.MAXPOOL, window=(1, 1), stride=(1, 1), pre_padding=(0, 0), post_padding=(1, 1)
+        )
+        y.set_output(True)
+    else:
+        x, slope = g.tensor("x", dim=(2, 1, 3)), g.tensor("slope", dim=(1,))
+        image = g.pointwise(PointwiseMode.RELU_BWD, slope, x).set_output(True).set_data_type(DataType.DOUBLE)
+        dy = g.tensor("dy", dim=(2, 1, 1))
+        g.conv_wgrad(dy, image, dilation=(2,)).set_output(True).set_dim((1, 1, 2))
+    assert compile_code(g.validate(), Target.parse("sm_80"), Options.from_env()).vmfb

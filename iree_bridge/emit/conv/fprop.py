@@ -117,9 +117,18 @@ def _operand(e: Emitter, node: ConvNode, tensor: TensorAttr, dtype: DataType) ->
     value = as_computed(e, e.cast(value, dtype))
     return (
         _copied(e, value, last=is_channels_last(tensor))
-        if e.target.backend == "rocm" and _is_odd(e, node, tensor)
+        if (e.target.backend == "rocm" and _is_odd(e, node, tensor)) or _is_shared(e, tensor)
         else value
     )
+
+
+def _is_shared(e: Emitter, tensor: TensorAttr) -> bool:
+    """Whether an operand is made by the graph, and a result or read elsewhere as well, on CUDA.
+
+    The compiler makes it in the convolution's kernel then, and may fail to ("apply fusion + hoisting patterns").
+    """
+    readers = len(list(e.graph.readers(tensor)))
+    return e.target.backend == "cuda" and e.graph.maker(tensor) is not None and (readers > 1 or not tensor.is_virtual)
 
 
 def _is_reduced(e: Emitter, tensor: TensorAttr) -> bool:
