@@ -76,7 +76,8 @@ def save_dump(folder: Path, dump: Dump) -> None:
         array = arrays[tensor].copy(order="C")
         stored = array if array.dtype.isbuiltin == 1 else array.view(np.dtype((np.void, array.itemsize)))
         np.lib.format.write_array(file, stored, allow_pickle=False)
-        write_whole(folder / f"{name}.npy", file.getbuffer())
+        with file.getbuffer() as data:
+            write_whole(folder / f"{name}.npy", data)
     write_whole(folder / _GRAPH, dump.graph.to_json().encode())
     document = {
         "format": _FORMAT,

@@ -79,6 +79,10 @@ def _words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno == errno.EBADF and _is_closed():
         _silence()
         return "standard output is closed, so what was to be printed is lost"
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _silence()
     memory = "not enough memory: " if isinstance(error, MemoryError) else ""
     return memory + host_text(str(error))
 

@@ -359,8 +359,6 @@ EXPORT status_t hipdnnEnginePluginGetApplicableEngineIds(handle_t* handle, const
     log_line(SEVERITY_WARN, "a graph is declined: %s", captured);
   else if (python_start())
     done(fusilli_python.claims(known.serial, known.device, (uintptr_t)known.stream, BYTES(graph), &yes));
-  else
-    log_line(SEVERITY_INFO, "a graph is declined: %s", python_problem());
   if (!yes) return SUCCESS;  // no error: it would take the graph from the other engines
   if (max) ids[0] = fusilli_python.engine_id;
   *count = 1;

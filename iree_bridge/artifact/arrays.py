@@ -66,7 +66,8 @@ def save_arrays(arrays: Mapping[str, Array], path: Path) -> None:
             stored = array if array.dtype.isbuiltin == 1 else array.view(np.dtype((np.void, array.itemsize)))
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, stored, allow_pickle=False)
-    write_whole(path, file.getbuffer())
+    with file.getbuffer() as data:
+        write_whole(path, data)
 
 
 def read_arrays(path: Path) -> Iterator[tuple[str, Array]]:
