@@ -152,7 +152,7 @@ def fuzz(
 
     Each finding is made small (see fusilli reduce) and written to a folder that `fusilli replay` repeats: graph,
     inputs, expected and computed results, module, flags, versions. Failures of one kind are one finding. Ctrl-C ends
-    with the report. Exit code 1 if something was found, 2 if all graphs were declined, so that nothing was looked at.
+    with the report. Exit code 1 if something was found, 2 if nothing was looked at, e.g. since all is declined.
 
     \b
     Examples:
@@ -185,9 +185,12 @@ def fuzz(
     document = campaign.report()
     write_whole(plan.folder / "report.json", json_text(document).encode())
     print_json(document) if as_json else _print(campaign)
-    if campaign.declined and not campaign.examined and not interrupted:
-        reasons = "\n".join(f"  {each.count} x {each.reason}" for each in campaign.most_declined()[:_REASONS_SHOWN])
-        raise FusilliError(f"{setting}: no graph was examined, all of them are declined:\n{reasons}")
+    if not campaign.examined and not interrupted:
+        most = next(iter(campaign.most_declined()), None)
+        why = (
+            f"all of them are declined: {most.count} x {most.reason}" if most else "--budget was over before the first"
+        )
+        raise FusilliError(f"{setting}: no graph was examined, {why}")
     ctx.exit(INTERRUPTED if interrupted else 1 if campaign.ledger.findings else 0)
 
 

@@ -66,9 +66,9 @@ def _gradient_flops(doutput: Any, token: Any, first: Any, *_: Any, **__: Any) ->
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """Operator → what it is made of; those of Transformers once that is imported."""
     table: dict[Any, Callable[..., Any]] = {_ATEN._grouped_mm.default: _grouped_mm}
-    for name, made in _OF_TRANSFORMERS.items():
+    for name, (made, arguments) in _OF_TRANSFORMERS.items():
         packet = getattr(torch.ops.transformers, name, None)
-        if packet is not None and [each.name for each in packet.default._schema.arguments] == _ARGUMENTS[name]:
+        if packet is not None and [each.name for each in packet.default._schema.arguments] == arguments:
             table[packet.default] = made
     return table
 
@@ -116,10 +116,7 @@ def _fallback_backward(x: Any, weight: Any, offs: Any, dy: Any) -> tuple[Any, An
 
 
 _OF_TRANSFORMERS: Final = {
-    "grouped_mm_fallback": _fallback,
-    "grouped_mm_fallback_backward": _fallback_backward,
+    "grouped_mm_fallback": (_fallback, ["input", "weight", "offs"]),
+    "grouped_mm_fallback_backward": (_fallback_backward, ["input", "weight", "offs", "grad_output"]),
 }
-_ARGUMENTS: Final = {
-    "grouped_mm_fallback": ["input", "weight", "offs"],
-    "grouped_mm_fallback_backward": ["input", "weight", "offs", "grad_output"],
-}
+"""Operator → what it is made of, and the arguments that this is true of."""

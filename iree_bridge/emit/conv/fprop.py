@@ -127,7 +127,7 @@ def _is_shared(e: Emitter, tensor: TensorAttr) -> bool:
 
     The compiler makes it in the convolution's kernel then, and may fail to ("apply fusion + hoisting patterns").
     """
-    readers = len(list(e.graph.readers(tensor)))
+    readers = len(e.graph.readers(tensor))
     return e.target.backend == "cuda" and e.graph.maker(tensor) is not None and (readers > 1 or not tensor.is_virtual)
 
 

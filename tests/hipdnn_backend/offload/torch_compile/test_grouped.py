@@ -138,3 +138,26 @@ def test_only_signatures_that_are_known_are_replaced() -> None:
         assert torch.ops.transformers.grouped_mm_fallback.default not in grouped.decompositions()
     finally:
         library._destroy()
+
+
+def test_what_nobody_counts_is_told_and_checks_are_pytorchs() -> None:
+    library = torch.library.Library("others", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+
+    def step(x: Any) -> Any:
+        torch.ops.aten._assert_async.msg((x > 0).all(), "negative")
+        return torch.ops.others.twice(x @ x) + 1
+
+    try:
+        function = torch.compile(step, backend=fusilli)
+        x = torch.full((4, 4), 0.5)
+        torch.testing.assert_close(function(x), torch.full((4, 4), 3.0))
+        (report,) = torch_report(function).graphs
+        assert [node.operator for node in report.uncounted] == ["others.twice.default"]
+        assert "100.0 % of the FLOPs in engines (not counting 1 operations of others)" in str(report)
+        rules = {node.operator: node.rule for node in report.eager}
+        assert rules == {"others.twice.default": "unknown", "aten._assert_async.msg": "no-operator"}
+        assert [node.operator for node in report.unexpected] == ["others.twice.default"]
+    finally:
+        library._destroy()
