@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from fusilli_ground.late_numpy import np
 from graph_api import DataType
-from iree_bridge.emit import linalg, small_floats
-from iree_bridge.emit.corrections import correct, make_halves, reduce_angles
+from iree_bridge.emit import linalg, parts, small_floats
+from iree_bridge.emit.corrections import builtin_type, correct, make_halves, reduce_angles
 from iree_bridge.emit.index_bounds import keep_inside
 from iree_bridge.emit.mlir import ir
 from iree_bridge.targets.barriers import BARRIER
@@ -46,6 +46,7 @@ class Builder:
         self._types: dict[str, Any] = {}
         self._constants: dict[object, Any] = {}
         self._functions: dict[str, str] = {}
+        self._taken: dict[str, frozenset[int]] = {}
         self._padded: set[object] = set()
         self._entry: Any = None
 
@@ -250,12 +251,14 @@ class Builder:
 
     def barrier(self, value: Value) -> Value:
         """``value`` as something that the compiler does not look through until kernels are cut."""
-        builtin = self.type(builtin_tensor(value.dims, value.dtype))
-        plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[builtin], operands=[value.ssa]).result
+        return Value(self._barrier(value.ssa), value.dims, value.dtype)
+
+    def _barrier(self, value: Any) -> Any:
+        """The same of an SSA value of the torch dialect."""
+        builtin = builtin_type(value.type)
+        plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[builtin], operands=[value]).result
         kept = ir.Operation.create(BARRIER, results=[builtin], operands=[plain]).result
-        torch = self.type(value_tensor(value.dims, value.dtype))
-        made = ir.Operation.create("torch_c.from_builtin_tensor", results=[torch], operands=[kept])
-        return Value(made.result, value.dims, value.dtype)
+        return ir.Operation.create("torch_c.from_builtin_tensor", results=[value.type], operands=[kept]).result
 
     def call(self, text: str, operands: Sequence[Value], dims: Sequence[int], dtype: DataType) -> Value:
         """The result of a function on builtin tensors, for what the torch dialect cannot say.
@@ -314,12 +317,26 @@ class Builder:
             parsed.attributes["sym_name"] = ir.StringAttr.get(name)
             if "torch." in text:  # looking at operations of other dialects loads their Python, and numpy with it
                 self._put_right(parsed)
+                taken = parts.copy_own_parts(parsed, self._barrier) if self.target.is_gpu else frozenset[int]()
+            else:
+                taken = parts.taken_from(text) if self.target.is_gpu else frozenset[int]()
+            self._taken[text] = taken
             self._module.body.append(parsed)
             self._functions[text] = name
             finish(parsed)
+        taken = self._taken[text]
+        operands = [self._whole(x) if number in taken else x for number, x in enumerate(operands)]
         callee = {"callee": ir.FlatSymbolRefAttr.get(self._functions[text])}
         made = ir.Operation.create("func.call", results=list(results), operands=list(operands), attributes=callee)
         return list(made.results)
+
+    def _whole(self, value: Any) -> Any:
+        """An operand of a function that takes elements of it one by one: copied, if it is a part of a tensor."""
+        if not parts.is_part(value):
+            return value
+        if str(value.type).startswith("!torch"):
+            return self._barrier(value)
+        return ir.Operation.create(BARRIER, results=[value.type], operands=[value]).result
 
     def _put_right(self, function: Any) -> None:
         """Torch operations that the compiler lowers to something else, or reads outside of tensors for."""

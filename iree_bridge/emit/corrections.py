@@ -17,7 +17,7 @@ from iree_bridge.emit.index_bounds import aten, integer, operations
 from iree_bridge.emit.mlir import ir
 from iree_bridge.emit.small_floats import half_text
 
-__all__ = ["correct", "make_halves", "reduce_angles"]
+__all__ = ["builtin_type", "correct", "make_halves", "reduce_angles"]
 
 _PASS_NAN: Final = {
     **dict.fromkeys(("maximum", "minimum", "max.other", "min.other"), 1),  # the second operand's stays as it is
@@ -342,8 +342,9 @@ def make_halves(function: Any, call: Callable[[str, Sequence[Any], Sequence[Any]
         source = DataType.DOUBLE if element == "f64" else DataType.FLOAT
         type_ = op.results[0].type
         with ir.InsertionPoint(op), op.location:
-            plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[_builtin(x.type)], operands=[x]).result
-            (made,) = call(half_text(dims, source), [plain], [_builtin(type_)])
+            source_type = builtin_type(x.type)
+            plain = ir.Operation.create("torch_c.to_builtin_tensor", results=[source_type], operands=[x]).result
+            (made,) = call(half_text(dims, source), [plain], [builtin_type(type_)])
             _replace(op, ir.Operation.create("torch_c.from_builtin_tensor", results=[type_], operands=[made]).result)
 
 
@@ -467,7 +468,7 @@ def _moved(op: Any, value: Any, bits: int) -> Any:
 
 def _reinterpreted(op: Any, value: Any, type_: Any) -> Any:
     """The same bits as another type of the same size."""
-    source, target = _builtin(value.type), _builtin(type_)
+    source, target = builtin_type(value.type), builtin_type(type_)
     with ir.InsertionPoint(op), op.location:
         bits = ir.Operation.create("torch_c.to_builtin_tensor", results=[source], operands=[value]).result
         if source != target:
@@ -475,7 +476,8 @@ def _reinterpreted(op: Any, value: Any, type_: Any) -> Any:
         return ir.Operation.create("torch_c.from_builtin_tensor", results=[type_], operands=[bits]).result
 
 
-def _builtin(type_: Any) -> Any:
+def builtin_type(type_: Any) -> Any:
+    """The builtin tensor that a torch tensor becomes."""
     dims, _, element = str(type_).removeprefix("!torch.vtensor<[").removesuffix(">").partition("],")
     return ir.Type.parse(f"tensor<{'x'.join([*filter(None, dims.split(',')), element.lstrip('su')])}>")
 

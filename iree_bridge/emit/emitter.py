@@ -16,6 +16,7 @@ Arguments are buffers in physical layout, results first::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any
 
 from graph_api import DataType, Graph, Node, TensorAttr
@@ -26,7 +27,7 @@ from iree_bridge.emit.last_use import used_last
 from iree_bridge.emit.mlir import ir
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import argument_form, carried, stored, value_tensor
-from iree_bridge.targets.variants import Variant, is_usual
+from iree_bridge.targets.variants import Variant, axes_met, is_usual
 
 __all__ = ["RULES", "Emitter", "Value", "rule"]
 
@@ -50,14 +51,14 @@ def rule(op: str) -> Callable[[Callable[[Emitter, Any], None]], Callable[[Emitte
     return register
 
 
-def _follows_the_order(target: Target, op: str) -> bool:
-    """Whether a kernel that makes a result works in the order in which it is stored, where it must not.
-
-    A convolution for AMD then gathers its image in another one; what sums rows on CUDA leaves some elements out.
-    """
-    if target.backend == "rocm":
-        return op.startswith("conv_")
-    return target.backend == "cuda" and (op == "reduction" or "norm" in op)
+def _disagree(graph: Graph) -> bool:
+    """Whether of two tensors with as many dims one lies in another order than the other."""
+    orders = {(len(t.dims), tuple(axes_met(t))) for t in graph.tensors if not t.is_virtual}
+    return any(
+        [axis for axis in one if axis in other] != [axis for axis in other if axis in one]
+        for (rank, one), (other_rank, other) in combinations(orders, 2)
+        if rank == other_rank
+    )
 
 
 class Emitter(Builder):
@@ -71,7 +72,7 @@ class Emitter(Builder):
         self.graph = graph
         self.variant = variant
         self._guarded = guarded
-        self._follows_the_order = any(_follows_the_order(target, node.op) for node in graph.nodes)
+        self._is_stored_apart = self._stored_apart()
         self._values: dict[TensorAttr, Value] = {}
         self._results: dict[TensorAttr, Value] = {}
         self.updates_in_place = False
@@ -194,7 +195,7 @@ class Emitter(Builder):
         value = self._results.get(tensor) or self.cast(self._values[tensor], tensor.data_type)
         if stored(tensor.data_type) is not tensor.data_type:
             value = value.named(stored(tensor.data_type))
-        if self._follows_the_order and not is_usual(tensor):
+        if self._is_stored_apart(tensor):
             value = self.barrier(value)
         value = self.permute(value, layout.order)
         if not layout.dense:
@@ -205,6 +206,19 @@ class Emitter(Builder):
             value = self._computed(value)
         value = used_last(self, value, kept)
         ir.Operation.create("torch.overwrite.tensor.contents", operands=[value.ssa, argument])
+
+    def _stored_apart(self) -> Callable[[TensorAttr], bool]:
+        """Which results are stored by kernels of their own.
+
+        What makes a result works in the order in which it is stored. A convolution for AMD then gathers its image in
+        that order, and what sums rows on CUDA leaves some elements out.
+        """
+        operations = {node.op for node in self.graph.nodes}
+        if self.target.backend == "rocm" and any(op.startswith("conv_") for op in operations):
+            return lambda tensor: not is_usual(tensor)
+        sums = self.target.backend == "cuda" and any(op == "reduction" or "norm" in op for op in operations)
+        apart = sums and _disagree(self.graph)
+        return lambda tensor: apart and len(axes_met(tensor)) > 1
 
     def _computed(self, value: Value) -> Value:
         """The same numbers, as the result of a kernel: a sum with a zero that the compiler cannot see.

@@ -123,7 +123,7 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) ->
     if a.dtype.is_small_float:
         c = products_fp8.product(e, a, b, across=across)
     if c is None:
-        a, b = _with_terms(e, a, b, _missing(e, a, b))
+        a, b = _with_terms(e, a, b, _missing(e, a, b, apart=b_own > 1))
         c = e.op("aten.bmm" if lead else "aten.mm", (*lead, a_own * m, b_own * n), dtype, a, b)
     c_split = [*(f[0] for f in factors), *(f[1] for f in factors), m, *(f[2] for f in factors), n]
     batch_axes = [axis for i in range(rank) for axis in (i, rank + i, 2 * rank + 1 + i)]
@@ -131,15 +131,18 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) ->
     return _rearrange(e, c, c_split, [*batch_axes, 2 * rank, 3 * rank + 1], dims)
 
 
-def _missing(e: Emitter, a: Value, b: Value) -> int:
+def _missing(e: Emitter, a: Value, b: Value, *, apart: bool) -> int:
     """How many terms a [(B,) M, K] times b [(B,) K, N] needs more for the GPU's compiler.
 
     It masks what a step of matrix instructions reads beyond K, but in a batched product only along rows: for the rows
     of b beyond K it reads what lies behind the matrix, or registers that nobody wrote. The other factor is zero, and
     zero times NaN or infinity is NaN. Plain products are right, and those with one row or column use no such steps.
+
+    Args:
+        apart: the columns of b are those of several matrices, whose batch the compiler keeps as a loop of its own.
     """
     terms, sides = a.dims[-1], (a.dims[-2], b.dims[-1])
-    if len(a.dims) == 2:
+    if len(a.dims) == 2 and not apart:
         return missing_terms(e, a.dtype, terms, sides)
     if not e.target.is_gpu or not a.dtype.is_float or 1 in sides:
         return 0

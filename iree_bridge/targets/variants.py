@@ -27,6 +27,7 @@ __all__ = [
     "PROCESS_FLAGS",
     "Kernels",
     "Variant",
+    "axes_met",
     "candidates",
     "choose",
     "is_by_taps",
@@ -197,7 +198,8 @@ def reads_parts(node: Node) -> bool:
         window = node.inputs["w"].dims[2:]
     else:
         return False
-    return math.prod(window) == 1 and max(node.attributes.stride) > 1
+    steps = zip(node.inputs["x"].dims[2:], node.attributes.stride, strict=True)
+    return math.prod(window) == 1 and any(size > 1 and stride > 1 for size, stride in steps)
 
 
 def _has_ragged_attention(graph: Graph, target: Target) -> bool:
@@ -328,23 +330,23 @@ def _is_mixed(node: Node) -> bool:
 
 def is_channels_last(tensor: TensorAttr) -> bool:
     """Whether the channels of an image, or of filters, lie next to each other, and not its pixels."""
-    return _met(tensor)[-1:] == [1] and any(size > 1 for size in tensor.dims[2:])
+    return axes_met(tensor)[-1:] == [1] and any(size > 1 for size in tensor.dims[2:])
 
 
 def is_by_taps(filters: TensorAttr) -> bool:
     """Whether filters [K, C, window...] lie as a matrix of a product has its columns: window, then C, then K."""
     axes = [*range(2, len(filters.dims)), 1, 0]
-    return filters.dims[0] > 1 and _met(filters) == [axis for axis in axes if filters.dims[axis] > 1]
+    return filters.dims[0] > 1 and axes_met(filters) == [axis for axis in axes if filters.dims[axis] > 1]
 
 
 def is_usual(tensor: TensorAttr) -> bool:
     """Whether an image, or filters, lie channels first or channels last, rows before columns."""
     rank = len(tensor.dims)
     orders = ([*range(rank)], [0, *range(2, rank), 1][:rank])
-    return _met(tensor) in [[axis for axis in axes if tensor.dims[axis] > 1] for axes in orders]
+    return axes_met(tensor) in [[axis for axis in axes if tensor.dims[axis] > 1] for axes in orders]
 
 
-def _met(tensor: TensorAttr) -> list[int]:
+def axes_met(tensor: TensorAttr) -> list[int]:
     """The axes along which there is something to step over, from slowest to fastest."""
     return [axis for axis in stride_order(tensor.dims, tensor.strides) if tensor.dims[axis] > 1]
 
@@ -468,6 +470,7 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
         _Form(Variant("no tiles", _NO_TENSOR_CORES), _any),
         _Form(Variant("loops", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION), _any),
         _Form(Variant("one reader", _NO_TENSOR_CORES + _ONE_READER), _reads_parts),
+        _Form(Variant("fused less", _NO_TENSOR_CORES + _LITTLE_FUSION), _any),
     ),
 }
 PROCESS_FLAGS: Final = frozenset(

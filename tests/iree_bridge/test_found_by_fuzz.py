@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fusilli_plugin.emulator import Emulator, assemble, emulate
-from graph_api import DataType, Graph, PointwiseMode, ReductionMode, ResampleMode
+from graph_api import DataType, Graph, NormFwdPhase, PointwiseMode, ReductionMode, ResampleMode
 from graph_api.layout import strides_in_order
 from iree_bridge import Options, Target, build
-from iree_bridge.compile.compiler import compile_code
+from iree_bridge.compile.compiler import compile_code, emit
 from iree_bridge.emit.rounded import elementwise_sources, is_elementwise
 
 _NUMBERS = (-1e-300, -3e-20, -(2.0**-30), -2.17e-4, -1e-3, -(2.0**-9))
@@ -323,3 +323,73 @@ def test_what_a_convolution_of_cuda_and_others_read_is_made_by_a_kernel_of_its_o
         dy = g.tensor("dy", dim=(2, 1, 1))
         g.conv_wgrad(dy, image, dilation=(2,)).set_output(True).set_dim((1, 1, 2))
     assert compile_code(g.validate(), Target.parse("sm_80"), Options.from_env()).vmfb
+
+
+@pytest.mark.a_few("gfx942-INT32-axis0")
+@pytest.mark.mlir
+@pytest.mark.parametrize("axis", [0, 1], ids="axis{}".format)
+@pytest.mark.parametrize("dtype", [DataType.INT32, DataType.FLOAT], ids=lambda each: each.name)
+@pytest.mark.parametrize("target", ["gfx942", "sm_80"])
+def test_a_selection_between_a_value_and_its_copy(target: str, dtype: DataType, axis: int) -> None:
+    """Seed 77000097: a kernel selected between equal numbers: "unrealized_conversion_cast". CUDA: only compiled."""
+    g = Graph("copies", io_data_type=dtype, intermediate_data_type=dtype, compute_data_type=dtype)
+    x, which = g.tensor("x", dim=(2, 3, 1)), g.tensor("which", dim=(1, 1, 1), data_type=DataType.BOOLEAN)
+    y, _ = g.resample_fwd(x, mode=ResampleMode.MAXPOOL, window=(1,), stride=(3,), pre_padding=(0,), post_padding=(0,))
+    both = (x, y) if axis else (y, x)
+    out = g.pointwise(PointwiseMode.BINARY_SELECT, *both, which).set_output(True)
+    pack = g.validate().random_inputs(seed=3)
+    if target == "sm_80":
+        assert compile_code(g, Target.parse(target), Options.from_env()).vmfb
+    else:
+        np.testing.assert_array_equal(Emulator(target).run(g, pack)[0][out], pack[x])
+
+
+@pytest.mark.mlir
+def test_a_sum_and_a_maximum_of_what_is_stored_in_another_order() -> None:
+    """Seed 941700006263: "'func.func' op failed to distribute" in each form; one more fuses less."""
+    g = Graph("shared", io_data_type=DataType.FLOAT, intermediate_data_type=DataType.FLOAT)
+    x, other = g.tensor("x", dim=(1, 1)), g.tensor("other", dim=(2, 64))
+    y = g.pointwise(PointwiseMode.RELU_BWD, x, other).set_output(True).set_stride((1, 2))
+    g.reduction(y, mode=ReductionMode.ADD).set_dim((1, 1)).set_output(True)
+    most = g.reduction(y, mode=ReductionMode.AMAX).set_dim((2, 1)).set_output(True)
+    pack = {x: x.empty(), other: other.empty()} if g.validate() else {}
+    pack[x][...] = -3
+    pack[other][...] = np.arange(-64, 64).reshape(2, 64)
+    made = Emulator("gfx942").run(g, pack)[0]
+    np.testing.assert_array_equal(made[most], [[0], [3]])
+    np.testing.assert_array_equal(made[y], np.where(pack[other] > 0, -3, 0))
+
+
+@pytest.mark.a_few("gfx942-FLOAT-3")
+@pytest.mark.mlir
+@pytest.mark.parametrize("terms", [2, 3, 5, 15])
+@pytest.mark.parametrize("dtype", [DataType.FLOAT, DataType.BFLOAT16, DataType.DOUBLE], ids=lambda each: each.name)
+@pytest.mark.parametrize("target", ["gfx90a", "gfx942", "gfx950"])
+def test_products_in_double_of_which_one_operand_has_a_batch(target: str, dtype: DataType, terms: int) -> None:
+    """Seed 941700002638: terms beyond the last were what the registers held, times 0: NaN."""
+    g = Graph("product", io_data_type=dtype, compute_data_type=DataType.DOUBLE)
+    a, b = g.tensor("a", dim=(1, 5, terms)), g.tensor("b", dim=(2, terms, 16), data_type=DataType.FLOAT)
+    out = g.matmul(a, b).set_output(True).set_data_type(DataType.FLOAT)
+    pack = {a: a.empty(), b: b.empty()} if g.validate() else {}
+    drawn = np.random.default_rng(terms)
+    for array in pack.values():
+        array[...] = drawn.integers(-4, 5, array.shape)
+    exact = np.asarray(pack[a], np.float64) @ np.asarray(pack[b], np.float64)
+    np.testing.assert_array_equal(Emulator(target).run(g, pack)[0][out], exact)
+
+
+@pytest.mark.mlir
+@pytest.mark.parametrize("strides", [(192, 1, 24, 3), (192, 64, 8, 1)])
+def test_sums_for_cuda_whose_results_lie_in_another_order_are_stored_by_kernels_of_their_own(
+    strides: tuple[int, ...],
+) -> None:
+    """Seed 941800008628: a third of each sum was left out on an H200. This looks at the text only."""
+    g = Graph("norm", io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
+    x, scale = g.tensor("x", dim=(2, 3, 8, 8)), g.tensor("scale", dim=(1, 3, 8, 8), data_type=DataType.FLOAT)
+    bias = g.tensor("bias", dim=(1, 3, 8, 8), data_type=DataType.FLOAT)
+    y, mean, _ = g.layernorm(x, scale, bias, epsilon=g.scalar(1e-3), forward_phase=NormFwdPhase.TRAINING)
+    y.set_output(True).set_stride(strides)
+    assert mean is not None
+    g.pointwise(PointwiseMode.NEG, mean).set_output(True)
+    has_barrier = "util.optimization_barrier" in emit(g.validate(), Target.parse("sm_80")).ir
+    assert has_barrier == (strides[1] == 1)
