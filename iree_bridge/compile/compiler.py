@@ -646,6 +646,9 @@ def _request_compile(ir: EmittedIr, job: _Job, *, inspect: bool = False, phase: 
     if endless := reply.header["endless_kernels"]:
         problem = f"the compiler took all of {', '.join(endless)} for unreachable"
         _report(job, problem, [], reply.stderr, ir, "refused")
+    if lost := reply.header["lost_sums"]:
+        problem = f"{', '.join(lost)} leaves out what other subgroups than the first have summed"
+        _report(job, problem, [], reply.stderr, ir, "refused")
     if FUSED_PADDING in job.recipe.flags and _LONE_PADDING.search(reply.payload):
         _report(job, "a kernel does nothing but pad, which the compiler makes wrong", [], reply.stderr, ir, "refused")
     if complaints:

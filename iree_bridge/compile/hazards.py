@@ -1,18 +1,25 @@
-"""Faults of generated AMD code that its assembly shows: barriers that not all waves reach, and kernels without an end.
+"""Faults of generated code for GPUs, which its assembly shows, or how its loops are shared out.
 
-The compiler lays a loop of loads out over the waves; where their number does not divide it, some waves run it once more
-than others, and where the loop holds a barrier, one of them waits alone and the others read too early. A barrier with
-no access to local memory behind it does no harm.
+Barriers that not all waves reach, AMD: the compiler lays a loop of loads out over the waves; where their number does
+not divide it, some waves run it once more than others, and where the loop holds a barrier, one of them waits alone and
+the others read too early. A barrier with no access to local memory behind it does no harm.
+
+Kernels without an end, AMD: the compiler took all of them for unreachable.
+
+Sums that are not added up, all GPUs: the innermost loop of a sum over several is shared out over subgroups of threads,
+and over the threads of each. Where there is less of it than a subgroup has threads (of 3 elements 3 subgroups get one
+each), the compiler leaves out the step that adds up what the subgroups have: a third is summed.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["endless_kernels", "split_barriers"]
+__all__ = ["endless_kernels", "lost_sums", "split_barriers"]
 
 _LABEL: Final = re.compile(r"^'?\"?([\w$.]+)'?\"?:")
 _DECLARED: Final = re.compile(r"^\s*\.amdhsa_kernel (\S+)", re.MULTILINE)
@@ -23,6 +30,11 @@ _TWO_RESULTS: Final = ("v_div_scale", "v_mad_u64", "v_mad_i64")
 _AT_FIRST: Final = {"v0", "v1", "v2"}
 """Where a kernel finds the number of the work item."""
 _KEEPS_SCC: Final = re.compile(r"s_(mov|cmov|mul|load|nop|getpc|bitset|sext|pack|cselect|brev)")
+_KERNEL: Final = re.compile(r"func\.func @(\S+?)\(")
+_WIDTH: Final = re.compile(r"subgroup_size = (\d+)")
+_ITERATORS: Final = re.compile(r"iterator_types = \[([^\]]*)\]")
+_LANES: Final = re.compile(r"lane_basis = \[\[([\d, ]+)\]")
+_SUBGROUPS: Final = re.compile(r"subgroup_basis = \[\[([\d, ]+)\]")
 _ENDS: Final = ("s_endpgm", "s_setpc", "s_trap")
 
 
@@ -45,6 +57,27 @@ def split_barriers(text: str) -> list[str]:
         for name, lines in _kernels(text)
         if any(line.strip().startswith("s_barrier") for line in lines) and _splits(_blocks(lines))
     ]
+
+
+def lost_sums(text: str) -> list[str]:
+    """The names of the kernels, as configured MLIR, that leave out what other subgroups than the first have summed."""
+    found: list[str] = []
+    kernel, width = "", 0
+    for line in text.splitlines():
+        if named := _KERNEL.search(line):
+            wide = _WIDTH.search(line)
+            kernel, width = named[1].strip('"'), int(wide[1]) if wide else 0
+        iterators, lanes, subgroups = (each.search(line) for each in (_ITERATORS, _LANES, _SUBGROUPS))
+        if iterators and lanes and subgroups and kernel not in found:
+            shares = zip(iterators[1].split(","), _numbers(subgroups[1]), strict=False)
+            is_shared = any("reduction" in kind and share > 1 for kind, share in shares)
+            if is_shared and math.prod(_numbers(lanes[1])) < width:
+                found.append(kernel)
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 def endless_kernels(text: str) -> list[str]:

@@ -30,6 +30,7 @@ __all__ = [
 
 _SEVERITIES: Final = ("note", "warning", "error", "remark")
 _DROP: Final = f"{DROP}{{{DROP_OPTION}}}".encode()
+_CONFIGURED: Final = b"executable-configurations"
 _UNKNOWN_FLAG: Final = re.compile(r"option not found: ([\w-]+)")
 
 _DIAGNOSTIC_CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
@@ -58,9 +59,15 @@ class Diagnostic:
 
 @dataclass(frozen=True)
 class Compiled:
-    """``output`` is the vmfb, or the IR text if the compile was told to stop at a phase."""
+    """What a compile gave.
+
+    Attributes:
+        output: the vmfb, or the IR text if the compile was told to stop at a phase.
+        configured: the IR in which loops are shared out to threads, if that was asked for.
+    """
 
     output: bytes
+    configured: str
     diagnostics: tuple[Diagnostic, ...]
     dispatches: int | None
 
@@ -97,7 +104,12 @@ def set_global_flags(flags: Sequence[str]) -> None:
 
 
 def compile_text(
-    text: str, flags: Sequence[str], *, statistics: Path | None = None, phase: str | None = None
+    text: str,
+    flags: Sequence[str],
+    *,
+    statistics: Path | None = None,
+    phase: str | None = None,
+    configured: bool = False,
 ) -> Compiled:
     """Compile one module.
 
@@ -106,6 +118,7 @@ def compile_text(
         flags: flags of the session.
         statistics: file for the scheduling statistics; gives ``Compiled.dispatches``.
         phase: stop after this compilation phase and return IR.
+        configured: halt where loops are shared out, for ``Compiled.configured``, unless it stops at a phase.
 
     Raises:
         RejectedError: the compiler refused the module.
@@ -119,6 +132,7 @@ def compile_text(
         diagnostics.append(Diagnostic(name, message))
 
     callback = _DIAGNOSTIC_CALLBACK(collect)
+    shared_out = b""
     with Session() as session:
         _set_flags(session, flags)
         if statistics is not None:
@@ -135,11 +149,17 @@ def compile_text(
                 if not (invocation.execute() and _run_passes(invocation._inv_p, _DROP)):
                     raise RejectedError("compiling", diagnostics)
                 _begin_behind(invocation._inv_p, CUT.encode())
+            if configured and phase is None:
+                _end_with(invocation._inv_p, _CONFIGURED)
+                if not invocation.execute():
+                    raise RejectedError("compiling", diagnostics)
+                shared_out = _output(invocation, ir=True)
+                _begin_behind(invocation._inv_p, _CONFIGURED)
             _end_with(invocation._inv_p, (phase or "end").encode())
             if not invocation.execute():
                 raise RejectedError("compiling", diagnostics)
             code = _output(invocation, ir=phase is not None)
-    return Compiled(code, tuple(diagnostics), _dispatches(statistics))
+    return Compiled(code, shared_out.decode(), tuple(diagnostics), _dispatches(statistics))
 
 
 def _set_flags(session: Session, flags: Sequence[str]) -> None:

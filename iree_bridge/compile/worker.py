@@ -204,7 +204,11 @@ class _Server:
         dumps = [f"--iree-hal-dump-executable-intermediates-to={folder}/intermediates"] if is_amd else []
         try:
             compiled = iree_compiler.compile_text(
-                payload.decode(), (*flags, *dumps), statistics=folder / "statistics.json", phase=header.get("phase")
+                payload.decode(),
+                (*flags, *dumps),
+                statistics=folder / "statistics.json",
+                phase=header.get("phase"),
+                configured="--iree-hal-target-backends=llvm-cpu" not in flags,
             )
         except iree_compiler.RejectedError as failure:
             reply = _failure("RejectedError", f"{failure.stage} failed")
@@ -215,7 +219,7 @@ class _Server:
             "ok": True,
             "dispatches": compiled.dispatches,
             "diagnostics": _pairs(compiled.diagnostics),
-            **_hazards(folder / "intermediates"),
+            **_hazards(folder / "intermediates", compiled.configured),
         }
         if header.get("inspect"):
             from iree_bridge.compile.assembly import read_assembly, read_dispatches
@@ -226,11 +230,12 @@ class _Server:
         return reply, compiled.output
 
 
-def _hazards(folder: Path) -> dict[str, list[str]]:
-    from iree_bridge.compile.hazards import endless_kernels, split_barriers
+def _hazards(folder: Path, configured: str) -> dict[str, list[str]]:
+    from iree_bridge.compile.hazards import endless_kernels, lost_sums, split_barriers
 
     texts = [path.read_text("utf-8", "replace") for path in sorted(folder.rglob("*.rocmasm"))]
     return {
+        "lost_sums": lost_sums(configured),
         "split_barriers": [name for text in texts for name in split_barriers(text)],
         "endless_kernels": [name for text in texts for name in endless_kernels(text)],
     }

@@ -16,7 +16,6 @@ Arguments are buffers in physical layout, results first::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
 from typing import Any
 
 from graph_api import DataType, Graph, Node, TensorAttr
@@ -27,7 +26,7 @@ from iree_bridge.emit.last_use import used_last
 from iree_bridge.emit.mlir import ir
 from iree_bridge.targets.target import Target
 from iree_bridge.targets.types import argument_form, carried, stored, value_tensor
-from iree_bridge.targets.variants import Variant, axes_met, is_usual
+from iree_bridge.targets.variants import Variant, is_usual
 
 __all__ = ["RULES", "Emitter", "Value", "rule"]
 
@@ -51,16 +50,6 @@ def rule(op: str) -> Callable[[Callable[[Emitter, Any], None]], Callable[[Emitte
     return register
 
 
-def _disagree(graph: Graph) -> bool:
-    """Whether of two tensors with as many dims one lies in another order than the other."""
-    orders = {(len(t.dims), tuple(axes_met(t))) for t in graph.tensors if not t.is_virtual}
-    return any(
-        [axis for axis in one if axis in other] != [axis for axis in other if axis in one]
-        for (rank, one), (other_rank, other) in combinations(orders, 2)
-        if rank == other_rank
-    )
-
-
 class Emitter(Builder):
     """Builds the function of one graph; rules use its methods to read inputs, create operations and set outputs."""
 
@@ -72,7 +61,7 @@ class Emitter(Builder):
         self.graph = graph
         self.variant = variant
         self._guarded = guarded
-        self._is_stored_apart = self._stored_apart()
+        self._convolves = target.backend == "rocm" and any(node.op.startswith("conv_") for node in graph.nodes)
         self._values: dict[TensorAttr, Value] = {}
         self._results: dict[TensorAttr, Value] = {}
         self.updates_in_place = False
@@ -155,7 +144,7 @@ class Emitter(Builder):
         is_read = kept is not tensor.data_type and rounded.is_read_again(self.graph, tensor, self.target)
         if is_read and not rounded.is_read_by_a_norm(self.graph, tensor):
             value = self.cast(value, tensor.data_type)
-        self._values[tensor] = value
+        self._values[tensor] = self.barrier(value) if self.variant.apart else value
 
     def supersede(self, tensor: TensorAttr, value: Value) -> None:
         """Makes ``value`` what later nodes read of a tensor; the same numbers, made together with others."""
@@ -188,6 +177,8 @@ class Emitter(Builder):
         order = layout.order
         value = self.permute(value, [order.index(axis) for axis in range(len(order))])
         value = value if value.dims == tensor.dims else self.expand(value, tensor.dims)
+        if self.variant.apart and order != tuple(range(len(order))):
+            value = self.barrier(value)
         return value if value.dtype is tensor.data_type else value.named(tensor.data_type)
 
     def _store(self, tensor: TensorAttr, argument: Any, kept: Sequence[Value], *, guarded: bool) -> None:
@@ -207,18 +198,12 @@ class Emitter(Builder):
         value = used_last(self, value, kept)
         ir.Operation.create("torch.overwrite.tensor.contents", operands=[value.ssa, argument])
 
-    def _stored_apart(self) -> Callable[[TensorAttr], bool]:
-        """Which results are stored by kernels of their own.
+    def _is_stored_apart(self, tensor: TensorAttr) -> bool:
+        """Whether a result is stored by a kernel of its own: what makes a result works in the order of its strides.
 
-        What makes a result works in the order in which it is stored. A convolution for AMD then gathers its image in
-        that order, and what sums rows on CUDA leaves some elements out.
+        A convolution for AMD then gathers its image in that order, where it must not.
         """
-        operations = {node.op for node in self.graph.nodes}
-        if self.target.backend == "rocm" and any(op.startswith("conv_") for op in operations):
-            return lambda tensor: not is_usual(tensor)
-        sums = self.target.backend == "cuda" and any(op == "reduction" or "norm" in op for op in operations)
-        apart = sums and _disagree(self.graph)
-        return lambda tensor: apart and len(axes_met(tensor)) > 1
+        return self.variant.apart or (self._convolves and not is_usual(tensor))
 
     def _computed(self, value: Value) -> Value:
         """The same numbers, as the result of a kernel: a sum with a zero that the compiler cannot see.

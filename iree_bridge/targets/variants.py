@@ -27,7 +27,6 @@ __all__ = [
     "PROCESS_FLAGS",
     "Kernels",
     "Variant",
-    "axes_met",
     "candidates",
     "choose",
     "is_by_taps",
@@ -62,6 +61,7 @@ class Variant(NamedTuple):
         name: stable name, part of the cache key.
         flags: compiler flags of this graph, in addition to the target's.
         kernels: of products and convolutions on a CPU.
+        apart: each node is a kernel of its own, and so are changes of the order of dims.
         is_proven: its code is right by tests and sweeps; code of others serves only where it was checked on the device.
     """
 
@@ -69,6 +69,7 @@ class Variant(NamedTuple):
     flags: tuple[str, ...] = ()
     kernels: Kernels = Kernels.SQUARE
     is_proven: bool = True
+    apart: bool = False
 
 
 class _Form(NamedTuple):
@@ -89,7 +90,10 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
     the compiler masks; where it does not distribute these, operands are filled up in the next form.
 
     Everywhere: the compiler refuses some images that have several readers, one of which reads single elements in
-    strides, but where what has several readers joins none of them.
+    strides, but where what has several readers joins none of them. What it refuses in each other form is made node by
+    node: a graph is served if its nodes are.
+
+    GPUs: sums over several dims are shared out wrongly to threads at times (``hazards``); then a thread takes each.
 
     CUDA: the pipelines that use tensor cores made some float16 products and convolutions wrong on a real GPU
     (``docs/gpu_findings.md``). CUDA is for development here, so it does without; attention
@@ -180,6 +184,21 @@ def _is_plain(graph: Graph, target: Target) -> bool:
 
 def _reduces(graph: Graph) -> bool:
     return any(node.op == "reduction" for node in graph.nodes)
+
+
+def _sums_over_dims(graph: Graph) -> bool:
+    """Whether a sum goes over two dims or more: in loops of which the compiler may share out the innermost wrongly."""
+    return any(_summed(node) > 1 for node in graph.nodes)
+
+
+def _summed(node: Node) -> int:
+    """Over how many dims a node sums at most."""
+    if node.op == "reduction":
+        x, y = node.inputs["x"].dims, node.outputs["y"].dims
+        return sum(kept < size for size, kept in zip(x, y, strict=True))
+    if "norm" in node.op and not node.op.startswith("batchnorm_inference"):
+        return sum(size > 1 for size in node.inputs["x"].dims)
+    return 0
 
 
 def _reads_parts(graph: Graph, target: Target) -> bool:
@@ -330,23 +349,23 @@ def _is_mixed(node: Node) -> bool:
 
 def is_channels_last(tensor: TensorAttr) -> bool:
     """Whether the channels of an image, or of filters, lie next to each other, and not its pixels."""
-    return axes_met(tensor)[-1:] == [1] and any(size > 1 for size in tensor.dims[2:])
+    return _met(tensor)[-1:] == [1] and any(size > 1 for size in tensor.dims[2:])
 
 
 def is_by_taps(filters: TensorAttr) -> bool:
     """Whether filters [K, C, window...] lie as a matrix of a product has its columns: window, then C, then K."""
     axes = [*range(2, len(filters.dims)), 1, 0]
-    return filters.dims[0] > 1 and axes_met(filters) == [axis for axis in axes if filters.dims[axis] > 1]
+    return filters.dims[0] > 1 and _met(filters) == [axis for axis in axes if filters.dims[axis] > 1]
 
 
 def is_usual(tensor: TensorAttr) -> bool:
     """Whether an image, or filters, lie channels first or channels last, rows before columns."""
     rank = len(tensor.dims)
     orders = ([*range(rank)], [0, *range(2, rank), 1][:rank])
-    return axes_met(tensor) in [[axis for axis in axes if tensor.dims[axis] > 1] for axes in orders]
+    return _met(tensor) in [[axis for axis in axes if tensor.dims[axis] > 1] for axes in orders]
 
 
-def axes_met(tensor: TensorAttr) -> list[int]:
+def _met(tensor: TensorAttr) -> list[int]:
     """The axes along which there is something to step over, from slowest to fastest."""
     return [axis for axis in stride_order(tensor.dims, tensor.strides) if tensor.dims[axis] > 1]
 
@@ -427,6 +446,7 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
         _Form(Variant("plain"), lambda graph, target: not _convolves(graph, target)),
         _Form(Variant("fused less", _LITTLE_FUSION), _any),
         _Form(Variant("one reader", _ONE_READER), _reads_parts),
+        _Form(Variant("node by node", apart=True), _any),
     ),
     "cuda": (
         _Form(Variant("attention", _NO_TENSOR_CORES), _attends),
@@ -455,11 +475,20 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
             Variant("one reader", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION + _NO_SPLIT_SUMS + _ONE_READER),
             _reads_parts,
         ),
+        _Form(
+            Variant(
+                "node by node",
+                _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION + _NO_SPLIT_SUMS + _NO_PARTIAL_SUMS,
+                apart=True,
+            ),
+            lambda graph, target: not _attends(graph, target),
+        ),
     ),
     "rocm": (
         _Form(Variant(MASKED_TILES), lambda g, t: _has_ragged_attention(g, t) and _is_plain(g, t)),
         _Form(Variant("fused padding", (FUSED_PADDING,)), lambda g, t: _pads_convolutions_only(g, t) and _gathers(g)),
         _Form(Variant("plain"), _is_plain),
+        _Form(Variant("sums by threads", _NO_PARTIAL_SUMS), lambda g, t: _sums_over_dims(g) and _is_plain(g, t)),
         _Form(Variant("whole sums", _NO_SPLIT_SUMS), lambda g, t: _reduces(g) and _is_plain(g, t)),
         _Form(Variant("no product tiles", _NO_PRODUCT_TILES), lambda g, t: _gathers(g)),
         _Form(
@@ -467,10 +496,18 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
             lambda g, t: _reduces(g) and _is_skinny(g, t),
         ),
         _Form(Variant("no convolution tiles", _NO_CONVOLUTION_TILES), lambda g, t: not _gathers(g) and not _spreads(g)),
+        _Form(
+            Variant("no convolution tiles, sums by threads", _NO_CONVOLUTION_TILES + _NO_PARTIAL_SUMS),
+            lambda g, t: _sums_over_dims(g) and not _gathers(g) and not _spreads(g),
+        ),
         _Form(Variant("no tiles", _NO_TENSOR_CORES), _any),
+        _Form(
+            Variant("no tiles, sums by threads", _NO_TENSOR_CORES + _NO_PARTIAL_SUMS), lambda g, t: _sums_over_dims(g)
+        ),
         _Form(Variant("loops", _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION), _any),
         _Form(Variant("one reader", _NO_TENSOR_CORES + _ONE_READER), _reads_parts),
-        _Form(Variant("fused less", _NO_TENSOR_CORES + _LITTLE_FUSION), _any),
+        _Form(Variant("fused less", _NO_TENSOR_CORES + _NO_PARTIAL_SUMS + _LITTLE_FUSION), _any),
+        _Form(Variant("node by node", _NO_TENSOR_CORES + _NO_PARTIAL_SUMS, apart=True), _any),
     ),
 }
 PROCESS_FLAGS: Final = frozenset(

@@ -1,10 +1,10 @@
-"""Barriers in AMD assembly that not all waves of a workgroup reach."""
+"""Barriers in AMD assembly that not all waves of a workgroup reach; sums that are not added up."""
 
 from __future__ import annotations
 
 import pytest
 
-from iree_bridge.compile.hazards import endless_kernels, split_barriers
+from iree_bridge.compile.hazards import endless_kernels, lost_sums, split_barriers
 
 HEAD = "kernel:\n\tv_lshrrev_b32_e32 v1, 6, v0\n\tv_readfirstlane_b32 s16, v1\n"
 END = "\tds_read_b64 v[2:3], v1\n\ts_endpgm\nend_of_kernel:\n"
@@ -73,3 +73,28 @@ def test_a_kernel_without_an_end() -> None:
     empty = "kernel:\n\ts_branch .LBB0_0\n\t.p2align 8\n.LBB0_0:\n.Lfunc_end0:\n"
     assert endless_kernels(empty + declared) == ["kernel"]
     assert endless_kernels(HEAD + END + declared) == []
+
+
+def _configured(kinds: str, lanes: str, subgroups: str) -> str:
+    return (
+        "func.func @main$async_dispatch_0() attributes {translation_info = <subgroup_size = 32>} {\n"
+        f"  %1 = linalg.generic {{iterator_types = [{kinds}]}} ins(%0 : tensor<4x3xf32>) attrs = {{lowering_config = "
+        f"#iree_gpu.lowering_config<{{lane_basis = [[{lanes}], [0, 1]], "
+        f"subgroup_basis = [[{subgroups}], [0, 1]]}}>}}\n}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lanes", "subgroups", "is_lost"),
+    [
+        ("1, 1", "1, 3", True),
+        ("1, 2", "1, 3", True),
+        ("1, 1", "1, 1", False),
+        ("1, 32", "1, 3", False),
+        ("1, 1", "3, 1", False),
+    ],
+)
+def test_sums_that_subgroups_of_one_thread_share(lanes: str, subgroups: str, is_lost: bool) -> None:
+    text = _configured('"parallel", "reduction"', lanes, subgroups)
+    assert lost_sums(text) == ["main$async_dispatch_0"] * is_lost
+    assert not lost_sums(_configured('"parallel", "parallel"', lanes, subgroups))
