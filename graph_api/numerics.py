@@ -255,7 +255,11 @@ def _storage_error(bound: Array, value: Array, dtype: DataType) -> Array:
         return _small_float_error(bound, value, dtype)
     if dtype.is_integer:
         near = np.abs(value - np.rint(value)) <= bound
-        return np.where(near | (bound >= 1), np.ceil(bound), np.floor(bound))
+        least, most = dtype.range
+        # Numbers that the type has not, such as a product of many, are some number: nobody says that they wrap.
+        return np.where(
+            (value < least) | (value > most), np.inf, np.where(near | (bound >= 1), np.ceil(bound), np.floor(bound))
+        )
     return bound + 0.5 * dtype.eps * np.abs(value) + float(dtype.finfo.smallest_subnormal)
 
 

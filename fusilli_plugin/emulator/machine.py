@@ -118,7 +118,7 @@ class Machine:
         self._check_sizes(kernel, grid)
         # Kernels load whole lines of 64 bytes, in which the segment of arguments is allocated.
         arguments = self.memory.allocate(max(-(-kernel.directives["kernarg_size"] // 64) * 64, 64))
-        self._write_arguments(kernel, arguments, pointers, constants)
+        self._write_arguments(kernel, arguments, pointers, constants, grid)
         code = self._decoded(kernel)
         counts, events = (ctypes.c_uint64 * len(kernel.code))(), (ctypes.c_uint64 * (len(EVENTS) + 1))()
         message = ctypes.create_string_buffer(512)
@@ -185,11 +185,15 @@ class Machine:
         self.memory.view(address, len(data))[:] = np.frombuffer(data, np.uint8)
         return address
 
-    def _write_arguments(self, kernel: Kernel, address: int, pointers: Sequence[int], constants: Sequence[int]) -> None:
+    def _write_arguments(
+        self, kernel: Kernel, address: int, pointers: Sequence[int], constants: Sequence[int], grid: Sequence[int]
+    ) -> None:
         kinds = [kind for _, _, kind in kernel.arguments]
-        values = [*pointers, *constants]
-        if kinds != ["global_buffer"] * len(pointers) + ["by_value"] * len(constants):
+        told = ["global_buffer"] * len(pointers) + ["by_value"] * len(constants)
+        hidden = _hidden(kernel, grid)
+        if kinds[: len(told)] != told or not hidden.keys() >= set(kinds[len(told) :]):
             raise UnmodelledError(f"arguments {kinds} for {len(pointers)} buffers and {len(constants)} constants")
+        values = [*pointers, *constants, *(hidden[kind] for kind in kinds[len(told) :])]
         for (offset, size, _), value in zip(kernel.arguments, values, strict=True):
             if value >> 8 * size:
                 raise UnmodelledError(f"argument {value:#x} in {size} bytes")
@@ -239,6 +243,18 @@ class Machine:
         packet = struct.pack("<HHHHHHIII", 0, 3, *kernel.workgroup, 0, *items)
         self.memory.view(address, len(packet))[:] = np.frombuffer(packet, np.uint8)
         return address
+
+
+def _hidden(kernel: Kernel, grid: Sequence[int]) -> dict[str, int]:
+    """What a launch adds to a kernel's arguments, by kind: see the metadata in LLVM's guide to the backend."""
+    values = {
+        "hidden_grid_dims": 1 + max((axis for axis in range(3) if grid[axis] * kernel.workgroup[axis] > 1), default=0)
+    }
+    for axis, name in enumerate("xyz"):
+        values[f"hidden_block_count_{name}"] = grid[axis]
+        values[f"hidden_group_size_{name}"] = kernel.workgroup[axis]
+        values[f"hidden_remainder_{name}"] = values[f"hidden_global_offset_{name}"] = 0
+    return values
 
 
 def _run(layout: KernelLayout, memory: MemoryLayout) -> int:

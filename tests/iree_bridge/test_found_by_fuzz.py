@@ -446,3 +446,24 @@ def test_what_no_form_compiles_is_made_node_by_node() -> None:
     np.testing.assert_array_equal(np.asarray(made[second], np.float64), np.maximum(products, 0))
     exact = products * products.mean(axis=3, keepdims=True)
     np.testing.assert_allclose(np.asarray(made[first], np.float64), exact, rtol=2**-8)
+
+
+@pytest.mark.mlir
+def test_what_is_filled_with_eight_bytes_is_emulated() -> None:
+    """Seed 951900001209: the compiler's own kernel that fills a buffer asks a launch for its sizes."""
+    f32, f64 = DataType.FLOAT, DataType.DOUBLE
+    g = Graph("filled", io_data_type=f64, intermediate_data_type=f32, compute_data_type=f64)
+    x = g.tensor("x", dim=(3, 3, 2), data_type=f32)
+    y = g.pointwise(PointwiseMode.GELU_FWD, x)
+    z = g.pointwise(PointwiseMode.SIGMOID_FWD, y).set_output(True).set_stride((16, 4, 2)).set_data_type(f32)
+    ones = g.pointwise(PointwiseMode.CMP_EQ, y, y)
+    dy, w = g.tensor("dy", dim=(3, 1, 1), data_type=f32), g.tensor("w", dim=(3, 1, 1), data_type=f32)
+    dw = g.conv_wgrad(dy, ones, stride=(2,)).set_dim((1, 3, 1))
+    dx = g.conv_dgrad(dw, w, stride=(2,)).set_output(True).set_dim((1, 3, 2))
+    pack = {x: x.empty(), dy: dy.empty(), w: w.empty()} if g.validate() else {}
+    pack[x][...] = 0
+    pack[dy][...] = [[[1]], [[2]], [[3]]]
+    pack[w][...] = [[[4]], [[5]], [[6]]]
+    made = Emulator("gfx942").run(g, pack)[0]
+    np.testing.assert_array_equal(made[z], np.full((3, 3, 2), 0.5))
+    np.testing.assert_array_equal(made[dx], [[[24, 0], [30, 0], [36, 0]]])
