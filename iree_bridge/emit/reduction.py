@@ -50,8 +50,10 @@ def _is_like_a_product(e: Emitter, node: ReductionNode) -> bool:
     """Whether the compiler for a GPU may take the sum of a row for a product of matrices: see `plus_nothing`."""
     made = e.graph.maker(node.inputs["x"])
     summed = node.attributes.mode in (ReductionMode.ADD, ReductionMode.AVG) and node.compute.is_float
-    several = made is not None and made.op == "pointwise" and len(made.inputs) > 1
-    return e.target.is_gpu and summed and several and fills_waves(node.inputs["x"].dims, node.axes)
+    if not (e.target.is_gpu and summed and made is not None and made.op == "pointwise" and len(made.inputs) > 1):
+        return False
+    dims = node.inputs["x"].dims
+    return fills_waves(dims, node.axes) or any(_repeats(each, dims, node.axes) for each in made.inputs.values())
 
 
 def _is_an_outer_product(e: Emitter, node: ReductionNode) -> bool:
@@ -81,7 +83,8 @@ def plus_nothing(e: Emitter, x: Value) -> Value:
     """Terms of a sum, plus a zero that the compiler does not see.
 
     Else a sum of products is one of matrices for it. Of that the operands are computed for whole rows first, which on a
-    GPU takes more registers than there are; on a CPU it fails where both have a stride of 0 ("invalid
+    GPU takes more registers than there are, and if one of them is repeated along a dim that is summed over, it adds up
+    terms twice or others' (``docs/upstream``); on a CPU it fails where both have a stride of 0 ("invalid
     accumulator/result vector shape").
     """
     zero = e.barrier(e.splat(-0.0, (1,) * len(x.dims), x.dtype))

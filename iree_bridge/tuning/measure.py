@@ -91,7 +91,7 @@ def tune(
     place, end = place.on_stream(None), time.monotonic() + budget
     target = place.target
     support(graph.validate(), target).require()
-    forms = candidates(graph, target)
+    forms = tuple(form for form in candidates(graph, target) if not form.apart)  # that is never the fastest
     vectors = [_vector(graph, seed) for seed in _SEEDS]
     figures: dict[str, Figure] = {}
     ready: dict[str, Executable] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -123,26 +122,6 @@ def test_odd_sizes_do_not_explode(graph: Graph) -> None:
     found = inspect_graph(graph.validate(), GFX)
     assert found.spills == 0
     assert max(kernel.vgprs for kernel in found.kernels) <= 128
-
-
-@pytest.mark.mlir
-@pytest.mark.parametrize(("target", "strides", "count"), [
-    ("sm_80", (48, 48, 96, 1, 8), 1), ("sm_80", None, 0), ("gfx942", (48, 48, 96, 1, 8), 0),
-])  # fmt: skip
-def test_a_result_of_cuda_is_stored_in_another_order_by_a_kernel_of_its_own(
-    target: str, strides: tuple[int, ...] | None, count: int
-) -> None:
-    """seed 931800002316: the kernel that sums the squares summed a third of them. Here mean and sums share one."""
-    g = Graph("stored", io_data_type=D.FLOAT, compute_data_type=D.FLOAT)
-    x, one = g.tensor("x", dim=(2, 1, 6, 8, 6)), (1, 1, 6, 8, 6)
-    scale, bias = g.tensor("scale", dim=one), g.tensor("bias", dim=one)
-    phase = NormFwdPhase.INFERENCE
-    y, *_ = g.layernorm(x, scale, bias, epsilon=g.scalar(1e-3), forward_phase=phase, normalized_dim_count=4)
-    y.set_output(True)
-    if strides:
-        y.set_stride(strides)
-    ir = emit_module(g.validate(), Target.parse(target)).ir
-    assert len(re.findall(r"optimization_barrier .*<2x1x6x8x6xf32>", ir)) == count
 
 
 @pytest.mark.mlir

@@ -57,7 +57,7 @@ def record_of(
 def test_every_form_is_tried_and_the_winner_is_kept(options: Options) -> None:
     said: list[str] = []
     record = tune(product(), "cpu-sync", options, tell=said.append)
-    names = [form.name for form in candidates(product(), CPU)]
+    names = [form.name for form in candidates(product(), CPU) if not form.apart]
     assert names == ["plain", "fused less", "tall kernels", "wide kernels", "compiler's kernels", "compiler's packed"]
     assert [figure.form for figure in record.figures] == names
     assert {figure.verdict for figure in record.figures} <= {RIGHT, "not tried"}
