@@ -30,7 +30,8 @@ _OF_SCORES = ("scale", "descale_q", "descale_k")
 @rule("sdpa")
 def sdpa(e: Emitter, node: SdpaNode) -> None:
     """On a GPU one kernel; on a CPU, whose code for that is 50 times slower, products around a softmax."""
-    values = _fused(e, node) if uses_fused_attention(node, e.target) else _decomposed(e, node)
+    is_fused = uses_fused_attention(node, e.target) and not e.variant.apart
+    values = _fused(e, node) if is_fused else _decomposed(e, node)
     values |= _scaled_results(e, node, values["o"])
     for port in node.outputs:
         e.write(node, port, values[port])

@@ -481,7 +481,7 @@ _FORMS: Final[dict[str, tuple[_Form, ...]]] = {
                 _NO_TENSOR_CORES + _NO_VECTOR_DISTRIBUTION + _NO_SPLIT_SUMS + _NO_PARTIAL_SUMS,
                 apart=True,
             ),
-            lambda graph, target: not _attends(graph, target),
+            _any,
         ),
     ),
     "rocm": (

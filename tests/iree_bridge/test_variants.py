@@ -48,6 +48,15 @@ def test_attention_of_one_head_compiles_for_cuda(queries: int, head: int) -> Non
 
 
 @pytest.mark.iree_cpu
+def test_attention_that_cuda_cannot_fuse_is_made_node_by_node() -> None:
+    """17 queries of two heads that share 197 keys: "restricted to workgroup distributed contexts" in one kernel."""
+    graph = Graph("attention", io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
+    q = graph.tensor("q", dim=(1, 2, 17, 128))
+    k, v = (graph.tensor(name, dim=(1, 1, 197, 128)) for name in "kv")
+    graph.sdpa(q, k, v, attn_scale=0.125)[0].set_output(True)
+    assert compile_code(graph.validate(), CUDA).form == "node by node"
+
+
 def test_a_sum_of_negated_numbers_compiles_for_cuda() -> None:
     graph = Graph("sum", io_data_type=DataType.HALF, compute_data_type=DataType.FLOAT)
     x = graph.pointwise(PointwiseMode.NEG, graph.tensor("x", dim=(33, 5, 64)))
