@@ -33,7 +33,7 @@ help:
 	@echo "make test-versions  a sample of the tests with other versions of IREE and ONNX Runtime; a table in docs/support.md"
 	@echo "make support    docs/support.md and the README's table, from docs/support.json and the support rules"
 	@echo "make sanitize   what is written in C under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer"
-	@echo "make lint       ruff, ruff format, pyright"
+	@echo "make lint       ruff, ruff format, workflows (check-jsonschema, zizmor), pyright"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make bench      latencies next to the native compiler; memory and times of whole models"
 	@echo "make docs       a site of the pages and the API in build/site; links are checked"
@@ -67,6 +67,8 @@ sanitize: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m ruff format --check --quiet . || { echo "make format rewrites them"; exit 1; }
+	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/zizmor --offline --quiet --no-progress .github/workflows
 	@$(PY) -m pyright --pythonpath $(PY)
 
 format: $(VENV)/.installed-dev
