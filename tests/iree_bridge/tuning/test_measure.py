@@ -161,8 +161,6 @@ def test_where_no_form_is_right_that_is_an_error(options: Options, monkeypatch: 
         tune(product(), "cpu-sync", options)
     listed = "no form 'fast' on cpu; it has plain, fused less, node by node, tall kernels"
     with pytest.raises(NotSupportedError, match=listed):
-        NotSupportedError, match="no form 'fast' on cpu; it has plain, fused less, node by node, tall kernels"
-    ):
         compile_code(product(), CPU, options, form="fast")
 
 
