@@ -5,7 +5,7 @@ Some inputs crash the compiler and some end its process, so it never runs in the
 
     hello {global_flags, memory, idle, scratch, lifeline} -> hello {versions}
     emit {target, form}, payload graph JSON              -> reply, payload IR without locations + IR with locations
-    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, split_barriers, endless_kernels, facts?,
+    compile {flags, phase?, inspect?}, payload MLIR text -> reply {dispatches, the hazards by name, facts?,
                                                             vmfb_size?, ...}, payload vmfb (IR if phase; vmfb + assembly
                                                             if inspect)
 

@@ -45,8 +45,8 @@ class Builder:
         self._holds_bf16 = bf16 and target.backend == "llvm-cpu"
         self._types: dict[str, Any] = {}
         self._constants: dict[object, Any] = {}
-        self._functions: dict[str, str] = {}
-        self._taken: dict[str, frozenset[int]] = {}
+        self._functions: dict[str, tuple[str, frozenset[int]]] = {}
+        """By text: the name, and the numbers of the arguments of which elements are taken one by one."""
         self._padded: set[object] = set()
         self._entry: Any = None
 
@@ -315,18 +315,18 @@ class Builder:
             parsed = ir.Operation.parse(text)
             name = f"{ir.StringAttr(parsed.attributes['sym_name']).value}_{len(self._functions)}"
             parsed.attributes["sym_name"] = ir.StringAttr.get(name)
-            if "torch." in text:  # looking at operations of other dialects loads their Python, and numpy with it
+            is_torch = "torch." in text  # looking at operations of other dialects loads their Python, and numpy with it
+            if is_torch:
                 self._put_right(parsed)
-                taken = parts.copy_own_parts(parsed, self._barrier) if self.target.is_gpu else frozenset[int]()
-            else:
-                taken = parts.taken_from(text) if self.target.is_gpu else frozenset[int]()
-            self._taken[text] = taken
+            taken = frozenset[int]()
+            if self.target.is_gpu:
+                taken = parts.copy_own_parts(parsed, self._barrier) if is_torch else parts.taken_from(text)
             self._module.body.append(parsed)
-            self._functions[text] = name
+            self._functions[text] = name, taken
             finish(parsed)
-        taken = self._taken[text]
+        name, taken = self._functions[text]
         operands = [self._whole(x) if number in taken else x for number, x in enumerate(operands)]
-        callee = {"callee": ir.FlatSymbolRefAttr.get(self._functions[text])}
+        callee = {"callee": ir.FlatSymbolRefAttr.get(name)}
         made = ir.Operation.create("func.call", results=list(results), operands=list(operands), attributes=callee)
         return list(made.results)
 

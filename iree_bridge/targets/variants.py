@@ -91,7 +91,7 @@ def variants(graph: Graph, target: Target) -> tuple[Variant, ...]:
 
     Everywhere: the compiler refuses some images that have several readers, one of which reads single elements in
     strides, but where what has several readers joins none of them. What it refuses in each other form is made node by
-    node: a graph is served if its nodes are.
+    node.
 
     GPUs: sums over several dims are shared out wrongly to threads at times (``hazards``); then a thread takes each.
 

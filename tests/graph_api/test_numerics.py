@@ -236,6 +236,15 @@ def test_integers_are_exact() -> None:
     assert (good.ok, bad.ok, bad.max_error) == (True, False, 1.0)
 
 
+def test_an_integer_beyond_the_range_of_its_type_is_any_number_and_one_within_is_not() -> None:
+    g = Graph("g", io_data_type=DataType.INT32)
+    y = g.pointwise(M.MUL, g.tensor("a", dim=(2,)), g.tensor("b", dim=(2,))).set_output()
+    inputs = {"a": [50_000, 1000], "b": [50_000, 1000]}
+    for first, second, ok in ((-1794967296, 10**6, True), (2**31 - 1, 10**6, True), (0, 10**6 + 1, False)):
+        (found,) = check(g, inputs, {y: np.array([first, second], np.int32)})
+        assert found.ok is ok, (first, second)
+
+
 def test_a_float_near_a_whole_number_may_be_stored_either_way() -> None:
     g = Graph("g", io_data_type=DataType.FLOAT)
     y = g.pointwise(M.MUL, g.tensor("a", dim=(2,)), 3.0).set_output().set_data_type(DataType.INT32)
