@@ -9,6 +9,8 @@ Kernels without an end, AMD: the compiler took all of them for unreachable.
 Sums that are not added up, all GPUs: the innermost loop of a sum over several is shared out over subgroups of threads,
 and over the threads of each. Where there is less of it than a subgroup has threads (of 3 elements 3 subgroups get one
 each), the compiler leaves out the step that adds up what the subgroups have: a third is summed.
+
+Kernels with more tensors than IREE's drivers for GPUs take: the compiler counts none, and loading fails.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["endless_kernels", "lost_sums", "split_barriers"]
+__all__ = ["crowded_kernels", "endless_kernels", "lost_sums", "split_barriers"]
 
 _LABEL: Final = re.compile(r"^'?\"?([\w$.]+)'?\"?:")
 _DECLARED: Final = re.compile(r"^\s*\.amdhsa_kernel (\S+)", re.MULTILINE)
@@ -35,6 +37,8 @@ _WIDTH: Final = re.compile(r"subgroup_size = (\d+)")
 _ITERATORS: Final = re.compile(r"iterator_types = \[([^\]]*)\]")
 _LANES: Final = re.compile(r"lane_basis = \[\[([\d, ]+)\]")
 _SUBGROUPS: Final = re.compile(r"subgroup_basis = \[\[([\d, ]+)\]")
+_EXPORT: Final = re.compile(r"hal\.executable\.export (?:public )?@(\S+)")
+_MOST_BINDINGS: Final = 16
 _ENDS: Final = ("s_endpgm", "s_setpc", "s_trap")
 
 
@@ -74,6 +78,12 @@ def lost_sums(text: str) -> list[str]:
             if is_shared and math.prod(_numbers(lanes[1])) < width:
                 found.append(kernel)
     return found
+
+
+def crowded_kernels(text: str) -> list[str]:
+    """The names of the kernels, as configured MLIR, that have more tensors than a driver takes."""
+    exports = ((_EXPORT.search(line), line.count("#hal.pipeline.binding<")) for line in text.splitlines())
+    return [named[1].strip('"') for named, count in exports if named and count > _MOST_BINDINGS]
 
 
 def _numbers(text: str) -> list[int]:

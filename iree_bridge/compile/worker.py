@@ -231,11 +231,12 @@ class _Server:
 
 
 def _hazards(folder: Path, configured: str) -> dict[str, list[str]]:
-    from iree_bridge.compile.hazards import endless_kernels, lost_sums, split_barriers
+    from iree_bridge.compile.hazards import crowded_kernels, endless_kernels, lost_sums, split_barriers
 
     texts = [path.read_text("utf-8", "replace") for path in sorted(folder.rglob("*.rocmasm"))]
     return {
         "lost_sums": lost_sums(configured),
+        "crowded_kernels": crowded_kernels(configured),
         "split_barriers": [name for text in texts for name in split_barriers(text)],
         "endless_kernels": [name for text in texts for name in endless_kernels(text)],
     }

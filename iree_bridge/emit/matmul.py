@@ -99,7 +99,7 @@ def matmul_types(a: DataType, b: DataType, compute: DataType, terms: int) -> tup
     return (wide.pop() if narrow else compute), compute
 
 
-def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) -> Value:
+def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool, cut: bool = True) -> Value:
     """a [batch..., M, K] times b [batch..., K, N] in ``dtype``, repeating the smaller batch dims.
 
     An operand is never repeated in memory: batch dims that only a has become rows of a, those that only b has become
@@ -107,6 +107,7 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) ->
 
     Args:
         across: the columns of b lie one after the other in memory, not its rows.
+        cut: there are N columns; else there may be more, as `products_cpu.product` makes them.
     """
     factors = batch_factors(a.dims[:-2], b.dims[:-2])
     rank = len(factors)
@@ -119,12 +120,14 @@ def product(e: Emitter, a: Value, b: Value, dtype: DataType, *, across: bool) ->
     a = _rearrange(e, a, a_split, [*shared_axes, *own_axes, rows, columns], (*lead, a_own * m, k))
     b_split = [*(size for s, _, own in factors for size in (s, own)), k, n]
     b = _rearrange(e, b, b_split, [*shared_axes, rows, *own_axes, columns], (*lead, k, b_own * n))
-    c = products_cpu.product(e, a, b, across=across) if dtype is DataType.FLOAT else None
+    cut = cut or b_own > 1
+    c = products_cpu.product(e, a, b, across=across, cut=cut) if dtype is DataType.FLOAT else None
     if a.dtype.is_small_float:
         c = products_fp8.product(e, a, b, across=across)
     if c is None:
         a, b = _with_terms(e, a, b, _missing(e, a, b, apart=b_own > 1))
         c = e.op("aten.bmm" if lead else "aten.mm", (*lead, a_own * m, b_own * n), dtype, a, b)
+    n = n if b_own > 1 else c.dims[-1]
     c_split = [*(f[0] for f in factors), *(f[1] for f in factors), m, *(f[2] for f in factors), n]
     batch_axes = [axis for i in range(rank) for axis in (i, rank + i, 2 * rank + 1 + i)]
     dims = (*(math.prod(factor) for factor in factors), m, n)

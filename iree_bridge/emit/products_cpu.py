@@ -38,10 +38,15 @@ _STEP: Final = 4
 """Taps that one step of the inner loop takes."""
 _TILES: Final = 32
 """Tiles that a product is cut into at least, if it can be: work for the threads."""
+_FEW_TILES: Final = 4
+_LARGE: Final = 16384
+"""Elements of a tile of all rows, which are not multiples of the kernel's, where there are enough such tiles."""
 _LEAST_COLUMNS: Final = 8
 """Columns below which vectors of the result are mostly empty."""
 _LEAST_DEPTH: Final = 32
 """Taps that are summed for a tile at least before the next tile."""
+_DEEP_ENOUGH: Final = 384
+"""Terms of sums for which rows of the other matrix lie on many pages."""
 _FEW_ROWS: Final = 32
 """Rows that do not pay for a copy of the other matrix."""
 _PLACES: Final = 64
@@ -64,6 +69,7 @@ class Kernel:
         block: elements of a tile, of the result or of columns, that the nearest cache holds beside other things. The
             compiler refuses to fill tiles of twice the size.
         many: rows of the result from which a copy of the columns into panels pays; None: it never does.
+        deep: rows from which it pays where sums have `_DEEP_ENOUGH` terms; None: it never does.
         channels: that `by_shifts` sums for a tile before the rest; 0: all. Of more than the nearest cache holds the
             columns are fetched anew for every few rows.
     """
@@ -72,6 +78,7 @@ class Kernel:
     widths: tuple[int, ...]
     block: int
     many: int | None = None
+    deep: int | None = None
     channels: int = 0
 
     def width(self, columns: int) -> int:
@@ -82,7 +89,7 @@ class Kernel:
 
 _KERNELS: Final = {
     16: Kernel(rows=4, widths=(8, 4), block=1024, many=256),
-    32: Kernel(rows=4, widths=(16, 8), block=2048, many=256, channels=8),
+    32: Kernel(rows=4, widths=(16, 8), block=2048, many=256, deep=160, channels=8),
     64: Kernel(rows=8, widths=(32, 16, 8), block=4096),
 }
 """Bytes of a vector → as many sums as the registers hold beside their factors."""
@@ -117,11 +124,12 @@ def as_computed(e: Emitter, value: Value) -> Value:
     return e.barrier(e.cast(value, DataType.FLOAT))
 
 
-def product(e: Emitter, a: Value, b: Value, *, across: bool) -> Value | None:
+def product(e: Emitter, a: Value, b: Value, *, across: bool, cut: bool = True) -> Value | None:
     """a [B, M, K] times b [B, K, N] with an equal batch, or [M, K] times [K, N]; None: the torch form is as good.
 
     Args:
         across: the columns of b lie one after the other in memory, not its rows.
+        cut: there are N columns; else there may be more, whatever they hold, since cutting them off is a copy.
     """
     if not has_tiles(e) or {a.dtype, b.dtype} - {DataType.FLOAT, *_HALF}:
         return None
@@ -134,7 +142,7 @@ def product(e: Emitter, a: Value, b: Value, *, across: bool) -> Value | None:
         return _in_parts(e, a, b, parts, across=across)
     a = as_computed(e, a)
     if across:
-        return _by_copied_columns(e, a, b)
+        return _by_copied_columns(e, a, b, across=True) if cut else _in_panels(e, a, b, across=True)
     return _one_row(e, a, as_computed(e, b)) if m == 1 else by_stored_columns(e, a, b)
 
 
@@ -167,7 +175,7 @@ def _in_parts(e: Emitter, a: Value, b: Value, parts: int, *, across: bool) -> Va
     return e.reshape(total(e, c, [at]), (*lead, m, n))
 
 
-def _copies(e: Emitter, m: int, n: int) -> bool:
+def _copies(e: Emitter, m: int, k: int, n: int) -> bool:
     """Whether the columns are worth a copy into panels though they lie row by row.
 
     Most caches find their lines by the address modulo 4096, so rows of some widths take each other's places.
@@ -175,28 +183,32 @@ def _copies(e: Emitter, m: int, n: int) -> bool:
     kernel = kernel_of(e)
     if 4 * n % _PAGE == 0:
         return m >= _ROWS
-    return kernel.many is not None and m >= kernel.many and n % kernel.widths[0] == 0
+    enough = kernel.deep if k >= _DEEP_ENOUGH else kernel.many
+    return enough is not None and m >= enough and n % kernel.widths[0] == 0
 
 
 def by_stored_columns(e: Emitter, rows: Value, columns: Value) -> Value:
     """`by_columns` of a matrix that was not made for this product; copied into panels if that pays."""
-    if _copies(e, rows.dims[-2], columns.dims[-1]):
-        return _by_copied_columns(e, rows, columns)
+    if _copies(e, *rows.dims[-2:], columns.dims[-1]):
+        return _by_copied_columns(e, rows, columns, across=False)
     return by_columns(e, rows, as_computed(e, columns))
 
 
-def _by_copied_columns(e: Emitter, a: Value, b: Value) -> Value:
-    return e.slice(_in_panels(e, a, b), len(b.dims) - 1, 0, b.dims[-1])
+def _by_copied_columns(e: Emitter, a: Value, b: Value, *, across: bool) -> Value:
+    return e.slice(_in_panels(e, a, b, across=across), len(b.dims) - 1, 0, b.dims[-1])
 
 
-def _in_panels(e: Emitter, a: Value, b: Value) -> Value:
+def _in_panels(e: Emitter, a: Value, b: Value, *, across: bool) -> Value:
     """a [B..., M, K] times b [B..., K, N]: [B..., M, N and what fills the last panel]."""
     *lead, k, n = b.dims
-    width = kernel_of(e).width(n)
-    b = e.pad(b, [(0, -n % width)])
-    b = e.reshape(b, (*lead, k, b.dims[-1] // width, width))
-    at = len(lead)
-    b = e.cast(e.permute(b, [*range(at), at + 1, at, at + 2]), DataType.FLOAT)
+    width, at = kernel_of(e).width(n), len(lead)
+    if across:  # columns are filled up as they lie, or one kernel would turn them and another one make the panels
+        b = e.pad(e.permute(b, [*range(at), at + 1, at]), [(0, -n % width), (0, 0)])
+        b = e.permute(e.reshape(b, (*lead, b.dims[at] // width, width, k)), [*range(at), at, at + 2, at + 1])
+    else:
+        b = e.pad(b, [(0, -n % width)])
+        b = e.permute(e.reshape(b, (*lead, k, b.dims[-1] // width, width)), [*range(at), at + 1, at, at + 2])
+    b = e.cast(b, DataType.FLOAT)
     c = by_panels(e, a, e.barrier(b))
     return e.reshape(c, (*lead, a.dims[-2], math.prod(c.dims[-2:])))
 
@@ -233,7 +245,7 @@ def by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
 def by_columns(e: Emitter, rows: Value, columns: Value) -> Value:
     """rows [M, taps] or [batch..., M, taps] times columns [batch..., taps, P]: [batch..., M, P]."""
     kernel, m, (*lead, _, places) = kernel_of(e), rows.dims[-2], columns.dims
-    height, across, width = _column_tiles(kernel, m, places)
+    height, across, width = _column_tiles(kernel, m, places, math.prod(lead))
     batch = [f"d{axis}" for axis in range(len(lead))]
     i, j, t = (f"d{axis + len(lead)}" for axis in range(3))
     ones = [1] * len(lead)
@@ -304,8 +316,8 @@ def by_shifts(e: Emitter, rows: Value, images: Sequence[Value], shifts: Sequence
         total = code.op("addf", total, term, "f32") if total else term
     value = code.op("addf", total, "%o", "f32")
     width, ones = kernel.widths[0], [1] * len(lead)
-    is_cut = kernel.channels and depth > kernel.channels and depth % kernel.channels == 0
-    in_turn = kernel.channels if is_cut else 0
+    channels = kernel.channels * (8 if len(shifts) == 1 else 1)  # sums are kept in memory between two turns
+    in_turn = channels if channels and depth > channels and depth % channels == 0 else 0
     across = 2 * width if in_turn and columns % (2 * width) == 0 else width
     tile = (*ones, _tile(m, kernel.rows, _ROWS, whole=2 * _ROWS), across)
     vector = (*ones, min(m, kernel.rows), width)
@@ -365,7 +377,7 @@ def by_places(e: Emitter, dy: Value, image: Value, begin: Sequence[int], stride:
         term = code.op("mulf", f"%i{2 * at}", f"%i{2 * at + 1}", "f32")
         total = code.op("addf", total, term, "f32") if total else term
     total = code.op("addf", total, "%o", "f32")
-    height, across, width = _column_tiles(kernel, k, c)
+    height, across, width = _column_tiles(kernel, k, c, parts)
     block = {"picture": 1, **dict.fromkeys(places[:-1], 1)}
     if len(out) > 1:
         block[places[-2]] = _largest_divisor(out[-2], max(_PLACES // (at_once * out[-1]), 1))
@@ -421,8 +433,8 @@ def _begun(result: str) -> list[str]:
     ]
 
 
-def _column_tiles(kernel: Kernel, m: int, places: int) -> tuple[int, int, int]:
-    """Rows and columns of a tile, columns of the kernel.
+def _column_tiles(kernel: Kernel, m: int, places: int, others: int) -> tuple[int, int, int]:
+    """Rows and columns of a tile, columns of the kernel; of ``others`` products there are.
 
     What is left at the end of the columns is done in scalars where it is a tile of its own, so tiles divide the
     columns, or are all of them, if they can. Where vectors do not divide them, tiles may be larger than a block: all
@@ -434,13 +446,14 @@ def _column_tiles(kernel: Kernel, m: int, places: int) -> tuple[int, int, int]:
         if whole:
             few = [across for across in whole if across * min(m, _ROWS) <= kernel.block]
             across = max(few) if few else min(whole)
-            return _height(kernel, m, across), across, width
+            return _height(kernel, m, across, others * places // across), across, width
     width = next((width for width in kernel.widths if 8 * (places % width) <= places), kernel.widths[-1])
     width = min(width, places)
     if places <= most:
-        return _height(kernel, m, places), places, width
+        return _height(kernel, m, places, others), places, width
     divisors = [n for n in range(2 * width, most + 1) if places % n == 0 and _is_vector(n % width)]
-    return _tile(m, kernel.rows, _ROWS, whole=2 * _ROWS), max(divisors, default=2 * width), width
+    across = max(divisors, default=2 * width)
+    return _tile(m, kernel.rows, _ROWS, whole=min(4 * _ROWS, 2 * _LARGE // across)), across, width
 
 
 def _sum_of_products(
@@ -516,26 +529,22 @@ def _is_vector(elements: int) -> bool:
     return elements & (elements - 1) == 0
 
 
-def _height(kernel: Kernel, m: int, across: int) -> int:
-    """Rows of a tile that has so many columns."""
+def _height(kernel: Kernel, m: int, across: int, others: int) -> int:
+    """Rows of a tile that has so many columns, of so many tiles side by side."""
     most = min(_ROWS, max(kernel.block // across, kernel.rows))
-    return _tile(m, kernel.rows, most, whole=min(4 * _ROWS, 3 * kernel.block // (2 * across)))
+    whole = _LARGE if others >= _FEW_TILES else kernel.block * 3 // 2
+    return _tile(m, kernel.rows, most, whole=min(4 * _ROWS, whole // across))
 
 
 def _tile(size: int, step: int, most: int, *, whole: int) -> int:
-    """Extent of the tiles of a loop: a multiple of ``step`` up to ``most``, a divisor of the loop's if there is one.
+    """Extent of the tiles of a loop: a multiple of ``step`` up to ``most``, which leaves the smallest rest.
 
-    A loop up to ``whole`` that has none is one tile, since a rest would be slower.
+    What is left behind the last tile is done in scalars, so a loop up to ``whole`` that no tile divides is one tile.
     """
     if size <= most:
         return size
-    for tile in range(most // step * step, most // 3, -step):
-        if size % tile == 0:
-            return tile
-    if size <= whole:
-        return size
-    count = -(-size // most)
-    return -(-size // (step * count)) * step
+    tile = min(range(most // step * step, most // 3, -step), key=lambda tile: size % tile)
+    return size if size % tile and size <= whole else tile
 
 
 def _largest_divisor(value: int, most: int) -> int:

@@ -250,10 +250,11 @@ def _mask_of_tiles(e: Emitter, node: SdpaNode, mask: Value | None, visible: Valu
 def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     x = _operands(e, node)
     t = Elementwise(e, node.compute)
-    scores = product(e, x.q, e.permute(x.k, [0, 1, 3, 2]), node.compute, across=True)
     factor, scale = factor_of(t, node, _OF_SCORES, node.score_dims[1]), node.constant_scale
-    if factor is None and _is_softmax(e, node, x, scores):
-        weights = softmax(e, scores, 1.0 if scale is None else scale)
+    is_softmax = factor is None and _is_softmax(e, node, x)
+    scores = product(e, x.q, e.permute(x.k, [0, 1, 3, 2]), node.compute, across=True, cut=not is_softmax)
+    if is_softmax:
+        weights = softmax(e, scores, 1.0 if scale is None else scale, node.score_dims[3])
         return {"o": product(e, weights, x.v, node.compute, across=False)}
     scores = scores if factor is None else t.mul(scores, factor)
     scores = scores if scale is None else t.scale(scores, scale)
@@ -285,12 +286,12 @@ def _decomposed(e: Emitter, node: SdpaNode) -> dict[str, Value]:
     return values
 
 
-def _is_softmax(e: Emitter, node: SdpaNode, x: _Operands, scores: Value) -> bool:
+def _is_softmax(e: Emitter, node: SdpaNode, x: _Operands) -> bool:
     """Whether the weights are a softmax of rows that see all keys, and wanted for nothing but o."""
     plain = x.mask is None and x.visible is None and "sink_token" not in node.inputs and not node.drops
     rising = node.constant_scale is None or node.constant_scale > 0
-    single = {scores.dtype, x.v.dtype} == {DataType.FLOAT}
-    return plain and rising and single and set(node.outputs) <= {"o", "amax_o"} and is_served(scores.dims, e.target)
+    single = {node.compute, x.v.dtype} == {DataType.FLOAT}
+    return plain and rising and single and set(node.outputs) <= {"o", "amax_o"} and is_served(node.score_dims, e.target)
 
 
 def _reduce(e: Emitter, name: str, value: Value) -> Value:

@@ -92,24 +92,28 @@ def _reduced(graph: Graph, tensor: TensorAttr, mode: ReductionMode) -> Node | No
     return node if [axis for axis in node.axes if dims[axis] > 1] == [len(dims) - 1] else None
 
 
-def softmax(e: Emitter, x: Value, scale: float = 1.0) -> Value:
+def softmax(e: Emitter, x: Value, scale: float = 1.0, width: int | None = None) -> Value:
     """Along rows of scale * x, f32 [..., C]; NaN in a row that has NaN or plus infinity, or nothing finite.
 
     Args:
         e: of the graph.
         x: see `is_served`.
         scale: positive.
+        width: how much of each row is meant, what is behind it is not read; default: all.
+
+    Returns:
+        [..., width]
     """
-    width = x.dims[-1]
-    rows = math.prod(x.dims[:-1])
-    flat = e.reshape(x, (rows, width))
-    return e.reshape(e.call(_text(e.target, rows, width, scale), [flat], flat.dims, DataType.FLOAT), x.dims)
+    *lead, pitch = x.dims
+    rows, width = math.prod(lead), width or pitch
+    text = _text(e.target, rows, width, pitch, scale)
+    return e.reshape(e.call(text, [e.reshape(x, (rows, pitch))], (rows, width), DataType.FLOAT), (*lead, width))
 
 
-def _text(target: Target, rows: int, width: int, scale: float) -> str:
+def _text(target: Target, rows: int, width: int, pitch: int, scale: float) -> str:
     lanes = min(target.vector_bytes // 4, 1 << (width.bit_length() - 1))
     row = _Row(Vectors(target, lanes), width, scale)
-    return rows_kernel("softmax", rows, width, row.code, row.made)
+    return rows_kernel("softmax", rows, width, row.code, row.made, pitch=pitch)
 
 
 class _Row:

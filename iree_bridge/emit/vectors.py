@@ -154,16 +154,18 @@ class Vectors(Code):
         return [f"%end{number}#{i}" for i in range(len(begin))]
 
 
-def rows_kernel(name: str, rows: int, width: int, code: Vectors, made: Callable[[str, str, str], str]) -> str:
-    """A function from f32 [rows, width] to the same dims, a row at a time.
+def rows_kernel(
+    name: str, rows: int, width: int, code: Vectors, made: Callable[[str, str, str], str], *, pitch: int
+) -> str:
+    """A function from f32 [rows, pitch] to [rows, width], a row at a time, of which the first ``width`` are read.
 
     Args:
         name: of the function.
-        rows, width: dims.
+        rows, width, pitch: dims.
         code: what the body is added to.
         made: from a row of x, an empty row and the type of both to the row of the result.
     """
-    whole, row = (builtin_tensor(dims, DataType.FLOAT) for dims in ((rows, width), (1, width)))
+    given, whole, row = (builtin_tensor(dims, DataType.FLOAT) for dims in ((rows, pitch), (rows, width), (1, width)))
     shown = "!iree_tensor_ext.dispatch.tensor"
     each = max(1, _WORK // width)
     part = f"sizes = [1, {width}], strides = [1, 1]"
@@ -174,7 +176,7 @@ def rows_kernel(name: str, rows: int, width: int, code: Vectors, made: Callable[
     def of_row(index: str, _: list[str]) -> Sequence[str]:
         x = code.line(
             f"iree_tensor_ext.dispatch.tensor.load %source, offsets = [{index}, 0], {part} "
-            f": {shown}<readonly:{whole}> -> {row}"
+            f": {shown}<readonly:{given}> -> {row}"
         )
         y = made(x, code.line(f"tensor.empty() : {row}"), row)
         code.lines.append(
@@ -185,9 +187,9 @@ def rows_kernel(name: str, rows: int, width: int, code: Vectors, made: Callable[
 
     code.rounds((first, last, 1), [], of_row)
     return "\n".join([
-        f"func.func private @{name}(%x: {whole}) -> {whole} {{",
-        f"  %y = flow.dispatch.workgroups(%x) : ({whole}) -> {whole} =",
-        f"      (%source: {shown}<readonly:{whole}>, %result: {shown}<writeonly:{whole}>) {{",
+        f"func.func private @{name}(%x: {given}) -> {whole} {{",
+        f"  %y = flow.dispatch.workgroups(%x) : ({given}) -> {whole} =",
+        f"      (%source: {shown}<readonly:{given}>, %result: {shown}<writeonly:{whole}>) {{",
         *(f"    {line}" for line in (*code.first, *code.lines)),
         "    flow.return",
         "  } count() -> (index, index, index) {",

@@ -428,6 +428,24 @@ def test_an_image_that_something_else_reads_in_another_order() -> None:
     _assert_near({out: results[out]}, {out: wanted[:, :, None]})
 
 
+@pytest.mark.a_few("gfx942-NWC", "gfx90a-NHWC")
+@pytest.mark.parametrize("chip", ["gfx90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize("layout", ["NWC", "NHWC", "NCHW"])
+def test_one_image_for_a_whole_batch(layout: str, chip: str) -> None:
+    """Seed 12000007003960: with a stride of 0 for the batch and channels last, the terms of sums were mixed up."""
+    spatial = (5,) * (len(layout) - 2)
+    dims, window = (2, 3, *spatial), (4, 3, *(3 for _ in spatial))
+    strides = [0, *strides_in_order(dims, [0, *range(2, len(dims)), 1] if layout[-1] == "C" else range(len(dims)))[1:]]
+    g = Graph("repeated", io_data_type=F32)
+    x, w = g.tensor("x", dim=dims, stride=strides), g.tensor("w", dim=window)
+    out = g.conv_fprop(x, w, padding=(1,) * len(spatial)).set_output(True)
+    pack = g.validate().random_inputs(seed=4)
+    image, filters = (torch.tensor(np.asarray(pack[each], np.float64)) for each in (x, w))
+    convolve = torch.nn.functional.conv1d if len(spatial) == 1 else torch.nn.functional.conv2d
+    results, _ = Emulator(chip).run(g, pack)
+    _assert_near(results, {out: convolve(image, filters, padding=1).numpy()})
+
+
 def test_a_gradient_of_points_in_groups_beside_a_reduction() -> None:
     """Seed 912700001874: beside a reduction it was compiled in a form that is wrong for it: 16 for 2."""
     g = Graph("gradient", io_data_type=BF16, compute_data_type=F32)

@@ -1,10 +1,13 @@
-"""Barriers in AMD assembly that not all waves of a workgroup reach; sums that are not added up."""
+"""Barriers in AMD assembly that not all waves of a workgroup reach; sums that are not added up; too many tensors."""
 
 from __future__ import annotations
 
 import pytest
 
-from iree_bridge.compile.hazards import endless_kernels, lost_sums, split_barriers
+from graph_api import DataType, Graph, PointwiseMode
+from iree_bridge.compile.compiler import compile_code
+from iree_bridge.compile.hazards import crowded_kernels, endless_kernels, lost_sums, split_barriers
+from iree_bridge.targets.target import Target
 
 HEAD = "kernel:\n\tv_lshrrev_b32_e32 v1, 6, v0\n\tv_readfirstlane_b32 s16, v1\n"
 END = "\tds_read_b64 v[2:3], v1\n\ts_endpgm\nend_of_kernel:\n"
@@ -98,3 +101,27 @@ def test_sums_that_subgroups_of_one_thread_share(lanes: str, subgroups: str, is_
     text = _configured('"parallel", "reduction"', lanes, subgroups)
     assert lost_sums(text) == ["main$async_dispatch_0"] * is_lost
     assert not lost_sums(_configured('"parallel", "parallel"', lanes, subgroups))
+
+
+@pytest.mark.parametrize(("count", "is_crowded"), [(16, False), (17, True)])
+def test_drivers_take_so_many_tensors(count: int, is_crowded: bool) -> None:
+    bindings = ", ".join(['#hal.pipeline.binding<storage_buffer, "ReadOnly|Indirect">'] * count)
+    text = (
+        "  hal.executable.export public @main$async_dispatch_0_elementwise ordinal(0) "
+        f"layout(#hal.pipeline.layout<bindings = [{bindings}], flags = Indirect>) count(%arg0: !hal.device) {{\n"
+    )
+    assert crowded_kernels(text) == ["main$async_dispatch_0_elementwise"] * is_crowded
+
+
+@pytest.mark.mlir
+@pytest.mark.a_few("sm_80")
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+def test_a_graph_of_more_tensors_than_drivers_take_is_made_of_several_kernels(target: str) -> None:
+    """A chain of `fusilli fuzz`, 11000007001389: one kernel of 17 tensors, which no driver for GPUs loads."""
+    g = Graph("sum", io_data_type=DataType.FLOAT)
+    total = g.tensor("x", dim=(4, 4))
+    for _ in range(16):
+        total = g.pointwise(PointwiseMode.ADD, total, g.tensor(dim=(4, 4)))
+    total.set_output(True)
+    code = compile_code(g.validate(), Target.parse(target))
+    assert code.dispatches > 1

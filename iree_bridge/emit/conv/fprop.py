@@ -140,12 +140,14 @@ def _is_odd(e: Emitter, node: ConvNode, tensor: TensorAttr) -> bool:
     """Whether an operand whose elements implicit GEMM gathers may lie otherwise than channels first or last.
 
     Or otherwise than its strides say, as what is made in the graph may: the compiler chooses its order. Implicit GEMM
-    takes the terms of a sum in the image's order, whatever the filters' is: see `_as_the_image`.
+    takes the terms of a sum in the image's order, whatever the filters' is: see `_as_the_image`. Of an image that is
+    there once for a whole batch, channels last, it mixes up the terms as well.
     """
     window = node.inputs["dy" if node.op == "conv_wgrad" else "w"].dims[2:]
     if all(size == 1 for size in window) or (node.op == "conv_dgrad" and tensor is node.inputs["w"]):
         return False
-    return not is_usual(tensor) or e.graph.maker(tensor) is not None
+    is_repeated = any(step == 0 and size > 1 for size, step in zip(tensor.dims, tensor.strides, strict=True))
+    return not is_usual(tensor) or is_repeated or e.graph.maker(tensor) is not None
 
 
 def operand_type(x: DataType, w: DataType, compute: DataType) -> DataType:

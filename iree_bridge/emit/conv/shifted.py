@@ -21,7 +21,7 @@ from graph_api import DataType
 from graph_api.ops.conv import ConvAttributes
 from iree_bridge.emit.emitter import Emitter, Value
 from iree_bridge.emit.linalg import Code, Operand
-from iree_bridge.emit.products_cpu import Shift, by_shifts, shift_columns
+from iree_bridge.emit.products_cpu import Shift, by_shifts, by_stored_columns, shift_columns
 from iree_bridge.emit.window_frame import cropped, met
 from iree_bridge.emit.window_terms import half
 from iree_bridge.targets.types import builtin_tensor
@@ -51,9 +51,12 @@ def shifted(
     if w.dims[1] == 1:  # the compiler drops loops of extent 1, and with them the tiles that are set for all
         return None
     plan = _Plan.of(a, x.dims, window, shift_columns(e))
-    is_plain = math.prod(window) == 1 and max(a.stride) == 1 and not math.prod(plan.out) % (shift_columns(e) // 2)
-    if plan.columns > most_waste * math.prod(plan.out) or is_plain:
+    places = math.prod(plan.out)
+    is_plain = math.prod(window) == max(a.stride) == 1
+    if plan.columns > most_waste * places or (is_plain and not places % (shift_columns(e) // 2)):
         return None
+    if is_plain and 1 in (x.dims[0], groups):
+        return _of_points(e, a, x, w, groups)
     image = e.pad(*cropped(e, x, plan.frame))
     images = _phases(e, image, plan.stride)
     n, c, k = x.dims[0], x.dims[1], w.dims[0]
@@ -66,6 +69,19 @@ def shifted(
     for axis, size in enumerate(plan.out[1:], start=3):
         y = e.slice(y, axis, 0, size)
     return y
+
+
+def _of_points(e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int) -> Value:
+    """With windows of one place and no stride: one product, whose columns are filled up to whole vectors."""
+    n, c, k = x.dims[0], x.dims[1], w.dims[0]
+    out = [a.output_size(axis, size, 1) for axis, size in enumerate(x.dims[2:])]
+    places = math.prod(out)
+    batch, group = ((count,) if count > 1 else () for count in (n, groups))
+    image = e.reshape(e.pad(*cropped(e, x, met(a, x.dims[2:], w.dims[2:], out))), (*batch, *group, c // groups, places))
+    image = e.barrier(e.pad(image, [(0, -places % shift_columns(e))]))
+    y = by_stored_columns(e, e.reshape(w, (*group, k // groups, c // groups)), image)
+    y = e.reshape(e.barrier(y), (n, k, image.dims[-1]))
+    return e.reshape(e.slice(y, 2, 0, places), (n, k, *out))
 
 
 def _by_rows(e: Emitter, a: ConvAttributes, x: Value, w: Value, groups: int) -> Value | None:

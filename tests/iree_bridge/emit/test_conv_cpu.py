@@ -155,6 +155,17 @@ def test_a_point_needs_no_copy(layout: str) -> None:
     assert text.count("call @product") == 1
 
 
+@pytest.mark.parametrize(("images", "size", "columns"), [(1, 7, 64), (8, 7, 64), (1, 14, 208)])
+def test_the_columns_of_points_are_filled_up_to_whole_vectors(images: int, size: int, columns: int) -> None:
+    graph = conv_graph("fprop", (images, 32, size, size), (256, 32, 1, 1)).validate()
+    lead = f"{images}x" if images > 1 else ""
+    check_ir(
+        emit_module(graph, AVX2).ir,
+        f"CHECK: call @product_{{{{[0-9]+}}}}({{{{.*}}}}) : (tensor<256x32xf32>, "
+        f"tensor<{lead}{columns // 16}x32x16xf32>)",
+    )
+
+
 @pytest.mark.a_few("channels first")
 @pytest.mark.parametrize(
     ("layout", "window", "size", "dispatches"),
@@ -208,6 +219,10 @@ def test_a_large_matrix_is_made_in_parts(layout: str) -> None:
         pytest.param("NCDHW", (1, 2, 6, 5, 8), (70, 2, 2, 2, 1), {"dilation": (2, 1, 1)}, id="panels, 3-D, dilated"),
         pytest.param("NWC", (2, 3, 24), (9, 3, 3), {"pre_padding": 2, "post_padding": 0}, id="1-D, channels last"),
         pytest.param("NCHW", (3, 20, 1, 1), (9, 20, 1, 1), {}, id="one place"),
+        pytest.param("NCHW", (3, 20, 7, 7), (9, 20, 1, 1), {}, id="points of several images"),
+        pytest.param("NCHW", (1, 20, 7, 7), (6, 10, 1, 1), {}, id="points in groups"),
+        pytest.param("NCHW", (2, 20, 5, 5), (6, 10, 1, 1), {"padding": 1}, id="padded points, images and groups"),
+        pytest.param("NCHW", (1, 130, 7, 9), (6, 130, 1, 1), {"stride": 2}, id="points in strides"),
         pytest.param("NHWC", (1, 1, 5, 6), (9, 1, 5, 6), {}, id="a window of everything"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from graph_api import DataType, Graph, PointwiseMode, numerics
 from iree_bridge import build
 from iree_bridge.api import compile_graph
+from iree_bridge.compile.compiler import compile_code
 from iree_bridge.emit.module import emit_module
 from iree_bridge.targets.cpu import host_arch
 from iree_bridge.targets.target import Target, known_targets
+from iree_bridge.targets.variants import choose
 from tests.cases.matmul import graph as matmul_graph
 from tests.support.cases import aligned
 from tests.support.filecheck import check_ir
@@ -54,6 +57,7 @@ def product(m: int, k: int, n: int, dtype: DataType = D.FLOAT, *, lead: tuple[in
         (64, 1040, D.FLOAT, False, "columns"),
         (255, 96, D.FLOAT, False, "columns"),
         (256, 96, D.FLOAT, False, "panels"),  # so many rows pay for the copy
+        (160, 96, D.FLOAT, False, "columns"),
         (256, 100, D.FLOAT, False, "columns"),
         (64, 96, D.DOUBLE, False, "torch"),
         (64, 96, D.INT8, False, "torch"),
@@ -144,6 +148,60 @@ def test_products_are_right(sizes: tuple[int, int, int], lead: tuple[int, ...], 
     build(graph, "cpu").run({**pack, c: result})
     exact = pack[a].astype(np.float64) @ pack[b].astype(np.float64)
     np.testing.assert_array_equal(result, exact.astype(c.data_type.numpy))
+
+
+def test_sums_of_many_terms_pay_for_the_copy_sooner() -> None:
+    """Rows of the second factor lie on as many pages as there are terms."""
+    for terms, operand in ((64, "tensor<64x96xf32>"), (384, "tensor<6x384x16xf32>")):
+        ir = emit_module(product(160, terms, 96, across=False), AVX2).ir
+        check_ir(ir, f"CHECK: call @product_{{{{[0-9]+}}}}({{{{.*}}}}) : (tensor<160x{terms}xf32>, {operand})")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lead", "tile"),
+    [
+        ((197, 197, 64), (16,), "[1, 197, 32, 0]"),  # what is left behind a tile is done in scalars
+        ((192, 192, 64), (16,), "[1, 64, 32, 0]"),
+        ((197, 40, 64), (), "[28, 32, 0]"),  # one tile would be all, and one thread have all the work
+        ((577, 40, 64), (12,), "[1, 64, 2, 16, 0]"),  # in panels
+    ],
+)
+def test_tiles_leave_little_or_nothing_behind(sizes: tuple[int, int, int], lead: tuple[int, ...], tile: str) -> None:
+    ir = emit_module(product(*sizes, lead=lead, across=False), AVX2).ir
+    assert f"distribution = {tile}" in ir
+
+
+def _drawn(seed: int) -> tuple[Graph, Target]:
+    """A product of sizes near multiples of tiles' and vectors', and perhaps something behind it."""
+    draw = random.Random(seed)
+    near = [n + more for n in (16, 32, 48, 64, 96, 128, 160, 192, 256, 320) for more in (-1, 0, 1, 5)]
+    m, k, n = (draw.choice((*near, draw.randint(1, 300))) for _ in range(3))
+    lead = draw.choice(((), (), (2,), (3, 2)))
+    graph = Graph("drawn", io_data_type=draw.choice((D.FLOAT, D.FLOAT, D.HALF)), compute_data_type=D.FLOAT)
+    strides = (*np.empty((*lead, n, k), np.int8).swapaxes(-1, -2).strides,) if draw.random() < 0.4 else None
+    y = graph.matmul(graph.tensor(dim=(*lead, m, k)), graph.tensor(dim=(*lead, k, n), stride=strides))
+    for _ in range(draw.randint(0, 2)):
+        mode = draw.choice((PointwiseMode.ADD, PointwiseMode.GELU_FWD, PointwiseMode.RELU_FWD))
+        y = graph.pointwise(mode, y, *(graph.tensor(dim=(*lead, m, n)) for _ in range(mode is PointwiseMode.ADD)))
+    y.set_output(True)
+    return graph.validate(), Target.parse(draw.choice(("cpu:x86-64-v2", "cpu:x86-64-v3", "cpu:x86-64-v4")))
+
+
+@pytest.mark.a_few("2", "5")
+@pytest.mark.iree_cpu
+@pytest.mark.parametrize("seed", range(40))
+def test_products_of_drawn_sizes(seed: int) -> None:
+    """In the first form: of larger tiles than fit, with what follows them, the compiler refuses it."""
+    graph, target = _drawn(seed)
+    assert compile_code(graph, target).form == choose(graph, target).name
+    artifact = compile_graph(graph, [target])
+    if next(iter(artifact.codes.values())).missing():
+        pytest.skip("this machine lacks its vectors")
+    inputs = graph.random_inputs(seed=seed)
+    results = {tensor: tensor.empty() for tensor in graph.arguments().outputs}
+    artifact.on("cpu").run({**inputs, **results})
+    for comparison in numerics.check(graph, inputs, results):
+        assert comparison.ok, str(comparison)
 
 
 @pytest.mark.thorough
