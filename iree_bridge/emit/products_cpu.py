@@ -39,8 +39,11 @@ _STEP: Final = 4
 _TILES: Final = 32
 """Tiles that a product is cut into at least, if it can be: work for the threads."""
 _FEW_TILES: Final = 4
+"""Tiles that are too few to be larger than a block."""
 _LARGE: Final = 16384
-"""Elements of a tile of all rows, which are not multiples of the kernel's, where there are enough such tiles."""
+"""Elements of a tile of all rows, where tiles are no longer few."""
+_CACHED: Final = 1 << 16
+"""Elements of the columns that a tile of all rows meets: 256 KiB."""
 _LEAST_COLUMNS: Final = 8
 """Columns below which vectors of the result are mostly empty."""
 _LEAST_DEPTH: Final = 32
@@ -245,7 +248,7 @@ def by_panels(e: Emitter, rows: Value, panels: Value) -> Value:
 def by_columns(e: Emitter, rows: Value, columns: Value) -> Value:
     """rows [M, taps] or [batch..., M, taps] times columns [batch..., taps, P]: [batch..., M, P]."""
     kernel, m, (*lead, _, places) = kernel_of(e), rows.dims[-2], columns.dims
-    height, across, width = _column_tiles(kernel, m, places, math.prod(lead))
+    height, across, width = _column_tiles(kernel, m, rows.dims[-1], places, math.prod(lead))
     batch = [f"d{axis}" for axis in range(len(lead))]
     i, j, t = (f"d{axis + len(lead)}" for axis in range(3))
     ones = [1] * len(lead)
@@ -377,7 +380,7 @@ def by_places(e: Emitter, dy: Value, image: Value, begin: Sequence[int], stride:
         term = code.op("mulf", f"%i{2 * at}", f"%i{2 * at + 1}", "f32")
         total = code.op("addf", total, term, "f32") if total else term
     total = code.op("addf", total, "%o", "f32")
-    height, across, width = _column_tiles(kernel, k, c, parts)
+    height, across, width = _column_tiles(kernel, k, 0, c, parts)
     block = {"picture": 1, **dict.fromkeys(places[:-1], 1)}
     if len(out) > 1:
         block[places[-2]] = _largest_divisor(out[-2], max(_PLACES // (at_once * out[-1]), 1))
@@ -433,8 +436,8 @@ def _begun(result: str) -> list[str]:
     ]
 
 
-def _column_tiles(kernel: Kernel, m: int, places: int, others: int) -> tuple[int, int, int]:
-    """Rows and columns of a tile, columns of the kernel; of ``others`` products there are.
+def _column_tiles(kernel: Kernel, m: int, terms: int, places: int, others: int) -> tuple[int, int, int]:
+    """Rows and columns of a tile, columns of the kernel; ``others``: how many such products there are.
 
     What is left at the end of the columns is done in scalars where it is a tile of its own, so tiles divide the
     columns, or are all of them, if they can. Where vectors do not divide them, tiles may be larger than a block: all
@@ -446,11 +449,11 @@ def _column_tiles(kernel: Kernel, m: int, places: int, others: int) -> tuple[int
         if whole:
             few = [across for across in whole if across * min(m, _ROWS) <= kernel.block]
             across = max(few) if few else min(whole)
-            return _height(kernel, m, across, others * places // across), across, width
+            return _height(kernel, m, terms, across, others * places // across), across, width
     width = next((width for width in kernel.widths if 8 * (places % width) <= places), kernel.widths[-1])
     width = min(width, places)
     if places <= most:
-        return _height(kernel, m, places, others), places, width
+        return _height(kernel, m, terms, places, others), places, width
     divisors = [n for n in range(2 * width, most + 1) if places % n == 0 and _is_vector(n % width)]
     across = max(divisors, default=2 * width)
     return _tile(m, kernel.rows, _ROWS, whole=min(4 * _ROWS, 2 * _LARGE // across)), across, width
@@ -529,22 +532,32 @@ def _is_vector(elements: int) -> bool:
     return elements & (elements - 1) == 0
 
 
-def _height(kernel: Kernel, m: int, across: int, others: int) -> int:
-    """Rows of a tile that has so many columns, of so many tiles side by side."""
-    most = min(_ROWS, max(kernel.block // across, kernel.rows))
-    whole = _LARGE if others >= _FEW_TILES else kernel.block * 3 // 2
-    return _tile(m, kernel.rows, most, whole=min(4 * _ROWS, whole // across))
+def _height(kernel: Kernel, m: int, terms: int, across: int, others: int) -> int:
+    """Rows of a tile that has so many columns, which have so many terms, of so many tiles side by side.
+
+    A tile of all rows is larger than a block, so all terms are summed for it at once, and the columns are to fit into a
+    cache.
+    """
+    most, fits = min(_ROWS, max(kernel.block // across, kernel.rows)), terms * across <= _CACHED
+    whole = _LARGE if others >= _FEW_TILES and fits else kernel.block * 3 // 2
+    return _tile(m, kernel.rows, most, whole=min(4 * _ROWS, whole // across), even=not fits)
 
 
-def _tile(size: int, step: int, most: int, *, whole: int) -> int:
+def _tile(size: int, step: int, most: int, *, whole: int, even: bool = False) -> int:
     """Extent of the tiles of a loop: a multiple of ``step`` up to ``most``, which leaves the smallest rest.
 
-    What is left behind the last tile is done in scalars, so a loop up to ``whole`` that no tile divides is one tile.
+    What is left behind the last tile is slow, so a loop up to ``whole`` that no tile divides is one tile.
+
+    Args:
+        even: otherwise the last tile is to be about as large as the others.
     """
     if size <= most:
         return size
     tile = min(range(most // step * step, most // 3, -step), key=lambda tile: size % tile)
-    return size if size % tile and size <= whole else tile
+    if size % tile == 0 or (size > whole and not even):
+        return tile
+    count = -(-size // most)
+    return size if size <= whole else -(-size // (step * count)) * step
 
 
 def _largest_divisor(value: int, most: int) -> int:

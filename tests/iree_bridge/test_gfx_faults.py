@@ -428,7 +428,7 @@ def test_an_image_that_something_else_reads_in_another_order() -> None:
     _assert_near({out: results[out]}, {out: wanted[:, :, None]})
 
 
-@pytest.mark.a_few("gfx942-NWC", "gfx90a-NHWC")
+@pytest.mark.a_few("NWC-gfx942", "NHWC-gfx90a")
 @pytest.mark.parametrize("chip", ["gfx90a", "gfx942", "gfx950"])
 @pytest.mark.parametrize("layout", ["NWC", "NHWC", "NCHW"])
 def test_one_image_for_a_whole_batch(layout: str, chip: str) -> None:

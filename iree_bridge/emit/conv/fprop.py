@@ -107,12 +107,14 @@ def _operand(e: Emitter, node: ConvNode, tensor: TensorAttr, dtype: DataType) ->
 
     GPU targets fail on convolutions whose operands are widened, or picked out of a buffer with gaps, in the same kernel
     (local memory is exceeded, an allocation has no bound, address spaces differ), so there that takes one of its own.
-    So does a reduction of which the convolution meets a part ("restricted to workgroup distributed contexts").
+    So does a reduction of which the convolution meets a part ("restricted to workgroup distributed contexts"), and an
+    operand that is there once for all of a dim: terms of sums are mixed up, for AMD chips channels last, on CUDA too.
     It leaves the order of dims as it is: `_as_the_image` has the filters follow that of the image.
     """
     value = e.read(tensor)
     widened = tensor.data_type.bits < dtype.bits or value.dtype.is_float != dtype.is_float
-    if e.target.is_gpu and (widened or not tensor.physical.dense or _is_reduced(e, tensor)):
+    apart = not tensor.physical.dense or _is_repeated(tensor) or _is_reduced(e, tensor)
+    if e.target.is_gpu and (widened or apart):
         return _copied(e, e.cast(value, dtype), last=is_channels_last(tensor))
     value = as_computed(e, e.cast(value, dtype))
     return (
@@ -131,6 +133,10 @@ def _is_shared(e: Emitter, tensor: TensorAttr) -> bool:
     return e.target.backend == "cuda" and e.graph.maker(tensor) is not None and (readers > 1 or not tensor.is_virtual)
 
 
+def _is_repeated(tensor: TensorAttr) -> bool:
+    return any(step == 0 and size > 1 for size, step in zip(tensor.dims, tensor.strides, strict=True))
+
+
 def _is_reduced(e: Emitter, tensor: TensorAttr) -> bool:
     made = e.graph.maker(tensor) if tensor.is_virtual else None
     return isinstance(made, ReductionNode)
@@ -140,14 +146,12 @@ def _is_odd(e: Emitter, node: ConvNode, tensor: TensorAttr) -> bool:
     """Whether an operand whose elements implicit GEMM gathers may lie otherwise than channels first or last.
 
     Or otherwise than its strides say, as what is made in the graph may: the compiler chooses its order. Implicit GEMM
-    takes the terms of a sum in the image's order, whatever the filters' is: see `_as_the_image`. Of an image that is
-    there once for a whole batch, channels last, it mixes up the terms as well.
+    takes the terms of a sum in the image's order, whatever the filters' is: see `_as_the_image`.
     """
     window = node.inputs["dy" if node.op == "conv_wgrad" else "w"].dims[2:]
     if all(size == 1 for size in window) or (node.op == "conv_dgrad" and tensor is node.inputs["w"]):
         return False
-    is_repeated = any(step == 0 and size > 1 for size, step in zip(tensor.dims, tensor.strides, strict=True))
-    return not is_usual(tensor) or is_repeated or e.graph.maker(tensor) is not None
+    return not is_usual(tensor) or e.graph.maker(tensor) is not None
 
 
 def operand_type(x: DataType, w: DataType, compute: DataType) -> DataType:
