@@ -56,6 +56,8 @@ _PLACES: Final = 64
 """Places that `by_places` sums for a tile at least before the next ones."""
 _PAGE: Final = 4096
 """Bytes after which lines of memory take each other's places in the nearest cache."""
+_PAGED_ROWS: Final = 8
+"""Rows that pay for `Kernel.paged`."""
 _ROW_COLUMNS: Final = 512
 """Most columns of one tile of a product with one row: long pieces of the other matrix's rows are read at once."""
 _ROW_VECTOR, _ROW_STEP = 64, 8
@@ -73,6 +75,8 @@ class Kernel:
             compiler refuses to fill tiles of twice the size.
         many: rows of the result from which a copy of the columns into panels pays; None: it never does.
         deep: rows from which it pays where sums have `_DEEP_ENOUGH` terms; None: it never does.
+        paged: columns of a tile, and terms that are summed for it at a time, where rows of columns take each other's
+            places in the cache; None: as elsewhere.
         channels: that `by_shifts` sums for a tile before the rest; 0: all. Of more than the nearest cache holds the
             columns are fetched anew for every few rows.
     """
@@ -82,6 +86,7 @@ class Kernel:
     block: int
     many: int | None = None
     deep: int | None = None
+    paged: tuple[int, int] | None = None
     channels: int = 0
 
     def width(self, columns: int) -> int:
@@ -92,7 +97,7 @@ class Kernel:
 
 _KERNELS: Final = {
     16: Kernel(rows=4, widths=(8, 4), block=1024, many=256),
-    32: Kernel(rows=4, widths=(16, 8), block=2048, many=256, deep=160, channels=8),
+    32: Kernel(rows=4, widths=(16, 8), block=2048, many=256, deep=160, paged=(128, 16), channels=8),
     64: Kernel(rows=8, widths=(32, 16, 8), block=4096),
 }
 """Bytes of a vector → as many sums as the registers hold beside their factors."""
@@ -255,6 +260,8 @@ def by_columns(e: Emitter, rows: Value, columns: Value) -> Value:
     tile, vector = (*ones, height, across), (*ones, min(m, kernel.rows), width)
     factors = (rows, [*batch[: len(rows.dims) - 2], i, t]), (columns, [*batch, t, j])
     depth = max(kernel.block // across, _LEAST_DEPTH) if height * across <= kernel.block else 0
+    if kernel.paged and 4 * places % _PAGE == 0 and 4 * places > _PAGE and _PAGED_ROWS <= m < _ROWS:
+        across, depth = kernel.paged
     return _sum_of_products(e, factors, (*lead, m, places), tile, vector, depth=depth)
 
 

@@ -158,6 +158,23 @@ def test_sums_of_many_terms_pay_for_the_copy_sooner() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sizes", "target", "is_paged"),
+    [
+        ((16, 64, 2048), AVX2, True),
+        ((16, 64, 2080), AVX2, False),
+        ((16, 64, 1024), AVX2, False),  # slower so
+        ((7, 64, 2048), AVX2, False),
+        ((16, 64, 2048), AVX512, False),
+    ],
+)
+def test_rows_that_take_each_others_places_in_the_cache(
+    sizes: tuple[int, int, int], target: Target, is_paged: bool
+) -> None:
+    ir = emit_module(product(*sizes, across=False), target).ir
+    assert ("cache_reduction = [0, 0, 16]" in ir and ", 128, 0]" in ir) == is_paged
+
+
+@pytest.mark.parametrize(
     ("sizes", "lead", "tile"),
     [
         ((197, 197, 64), (16,), "[1, 197, 32, 0]"),  # what is left behind a tile is done in scalars
