@@ -197,7 +197,7 @@ def _copies(e: Emitter, m: int, k: int, n: int) -> bool:
 
 def by_stored_columns(e: Emitter, rows: Value, columns: Value) -> Value:
     """`by_columns` of a matrix that was not made for this product; copied into panels if that pays."""
-    if _copies(e, *rows.dims[-2:], columns.dims[-1]):
+    if _copies(e, rows.dims[-2], rows.dims[-1], columns.dims[-1]):
         return _by_copied_columns(e, rows, columns, across=False)
     return by_columns(e, rows, as_computed(e, columns))
 

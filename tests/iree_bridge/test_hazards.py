@@ -124,4 +124,4 @@ def test_a_graph_of_more_tensors_than_drivers_take_is_made_of_several_kernels(ta
         total = g.pointwise(PointwiseMode.ADD, total, g.tensor(dim=(4, 4)))
     total.set_output(True)
     code = compile_code(g.validate(), Target.parse(target))
-    assert code.dispatches > 1
+    assert (code.dispatches or 0) > 1
