@@ -177,6 +177,15 @@ class TensorAttr:
         return len(self.dims)
 
     @property
+    def is_repeated(self) -> bool:
+        """Whether elements stand for several: along a dim larger than 1 the stride is 0, which inputs may have.
+
+        Raises:
+            GraphError: there are no dims or strides yet.
+        """
+        return any(stride == 0 and dim > 1 for stride, dim in zip(self.strides, self.dims, strict=True))
+
+    @property
     def volume(self) -> int:
         """Number of elements."""
         return math.prod(self.dims)
@@ -395,7 +404,7 @@ class TensorAttr:
                     "; packed strides are products of the faster dims"
                 )
             span = stride * (dim - 1) + span
-        if written and any(stride == 0 and dim > 1 for stride, dim in zip(self.strides, self.dims, strict=True)):
+        if written and self.is_repeated:
             raise GraphError(
                 f"tensor '{self.name}' is written by a node: stride 0 in {self.strides} is for inputs only"
             )

@@ -73,9 +73,9 @@ def _neighbours(graph: Graph, node: Node) -> set[str]:
 
 
 def _layout(tensor: TensorAttr) -> str:
-    dims, strides = tensor.dims, tensor.strides
-    if any(stride == 0 and dim > 1 for dim, stride in zip(dims, strides, strict=True)):
+    if tensor.is_repeated:
         return "repeated"
+    dims, strides = tensor.dims, tensor.strides
     met = [(dim, stride) for dim, stride in zip(dims, strides, strict=True) if dim > 1]
     extent = 1 + sum((dim - 1) * stride for dim, stride in met)
     if extent > tensor.volume:

@@ -10,7 +10,8 @@ Sums that are not added up, all GPUs: the innermost loop of a sum over several i
 and over the threads of each. Where there is less of it than a subgroup has threads (of 3 elements 3 subgroups get one
 each), the compiler leaves out the step that adds up what the subgroups have: a third is summed.
 
-Kernels with more tensors than IREE's drivers for GPUs take: the compiler counts none, and loading fails.
+Kernels with more tensors than IREE's drivers for GPUs take, CUDA's and HIP's: nothing is wrong with the code, but they
+load none of it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def lost_sums(text: str) -> list[str]:
 
 
 def crowded_kernels(text: str) -> list[str]:
-    """The names of the kernels, as configured MLIR, that have more tensors than a driver takes."""
+    """The names of the kernels, as configured MLIR, that have more tensors than a driver of IREE's takes."""
     exports = ((_EXPORT.search(line), line.count("#hal.pipeline.binding<")) for line in text.splitlines())
     return [named[1].strip('"') for named, count in exports if named and count > _MOST_BINDINGS]
 

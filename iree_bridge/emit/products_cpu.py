@@ -74,7 +74,7 @@ class Kernel:
         block: elements of a tile, of the result or of columns, that the nearest cache holds beside other things. The
             compiler refuses to fill tiles of twice the size.
         many: rows of the result from which a copy of the columns into panels pays; None: it never does.
-        deep: rows from which it pays where sums have `_DEEP_ENOUGH` terms; None: it never does.
+        deep: rows from which it pays where sums have `_DEEP_ENOUGH` terms; None: as elsewhere.
         paged: columns of a tile, and terms that are summed for it at a time, where rows of columns take each other's
             places in the cache; None: as elsewhere.
         channels: that `by_shifts` sums for a tile before the rest; 0: all. Of more than the nearest cache holds the
@@ -191,7 +191,7 @@ def _copies(e: Emitter, m: int, k: int, n: int) -> bool:
     kernel = kernel_of(e)
     if 4 * n % _PAGE == 0:
         return m >= _ROWS
-    enough = kernel.deep if k >= _DEEP_ENOUGH else kernel.many
+    enough = kernel.deep if kernel.deep and k >= _DEEP_ENOUGH else kernel.many
     return enough is not None and m >= enough and n % kernel.widths[0] == 0
 
 
@@ -387,7 +387,7 @@ def by_places(e: Emitter, dy: Value, image: Value, begin: Sequence[int], stride:
         term = code.op("mulf", f"%i{2 * at}", f"%i{2 * at + 1}", "f32")
         total = code.op("addf", total, term, "f32") if total else term
     total = code.op("addf", total, "%o", "f32")
-    height, across, width = _column_tiles(kernel, k, 0, c, parts)
+    height, across, width = _column_tiles(kernel, k, None, c, parts)
     block = {"picture": 1, **dict.fromkeys(places[:-1], 1)}
     if len(out) > 1:
         block[places[-2]] = _largest_divisor(out[-2], max(_PLACES // (at_once * out[-1]), 1))
@@ -443,12 +443,16 @@ def _begun(result: str) -> list[str]:
     ]
 
 
-def _column_tiles(kernel: Kernel, m: int, terms: int, places: int, others: int) -> tuple[int, int, int]:
-    """Rows and columns of a tile, columns of the kernel; ``others``: how many such products there are.
+def _column_tiles(kernel: Kernel, m: int, terms: int | None, places: int, others: int) -> tuple[int, int, int]:
+    """Rows and columns of a tile, columns of the kernel.
 
     What is left at the end of the columns is done in scalars where it is a tile of its own, so tiles divide the
     columns, or are all of them, if they can. Where vectors do not divide them, tiles may be larger than a block: all
     taps are then done at once.
+
+    Args:
+        terms: of each sum; None: they are summed in turns, for tiles that are not much larger than a block.
+        others: how many such products there are.
     """
     most = kernel.block // (2 * kernel.rows)
     for width in kernel.widths[:-1]:
@@ -461,9 +465,11 @@ def _column_tiles(kernel: Kernel, m: int, terms: int, places: int, others: int) 
     width = min(width, places)
     if places <= most:
         return _height(kernel, m, terms, places, others), places, width
+    limit = 2 * _LARGE if terms is not None else 3 * kernel.block // 2
+    most = min(most, limit // min(m, _ROWS))
     divisors = [n for n in range(2 * width, most + 1) if places % n == 0 and _is_vector(n % width)]
     across = max(divisors, default=2 * width)
-    return _tile(m, kernel.rows, _ROWS, whole=min(4 * _ROWS, 2 * _LARGE // across)), across, width
+    return _tile(m, kernel.rows, _ROWS, whole=min(4 * _ROWS, limit // across), even=terms is None), across, width
 
 
 def _sum_of_products(
@@ -539,14 +545,15 @@ def _is_vector(elements: int) -> bool:
     return elements & (elements - 1) == 0
 
 
-def _height(kernel: Kernel, m: int, terms: int, across: int, others: int) -> int:
+def _height(kernel: Kernel, m: int, terms: int | None, across: int, others: int) -> int:
     """Rows of a tile that has so many columns, which have so many terms, of so many tiles side by side.
 
     A tile of all rows is larger than a block, so all terms are summed for it at once, and the columns are to fit into a
-    cache.
+    cache; sums in turns, of no number of terms, have none.
     """
-    most, fits = min(_ROWS, max(kernel.block // across, kernel.rows)), terms * across <= _CACHED
-    whole = _LARGE if others >= _FEW_TILES and fits else kernel.block * 3 // 2
+    most = min(_ROWS, max(kernel.block // across, kernel.rows))
+    fits = terms is not None and terms * across <= _CACHED
+    whole = _LARGE if others >= _FEW_TILES and fits else 3 * kernel.block // 2
     return _tile(m, kernel.rows, most, whole=min(4 * _ROWS, whole // across), even=not fits)
 
 

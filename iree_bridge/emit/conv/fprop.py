@@ -113,7 +113,7 @@ def _operand(e: Emitter, node: ConvNode, tensor: TensorAttr, dtype: DataType) ->
     """
     value = e.read(tensor)
     widened = tensor.data_type.bits < dtype.bits or value.dtype.is_float != dtype.is_float
-    apart = not tensor.physical.dense or _is_repeated(tensor) or _is_reduced(e, tensor)
+    apart = not tensor.physical.dense or tensor.is_repeated or _is_reduced(e, tensor)
     if e.target.is_gpu and (widened or apart):
         return _copied(e, e.cast(value, dtype), last=is_channels_last(tensor))
     value = as_computed(e, e.cast(value, dtype))
@@ -131,10 +131,6 @@ def _is_shared(e: Emitter, tensor: TensorAttr) -> bool:
     """
     readers = len(e.graph.readers(tensor))
     return e.target.backend == "cuda" and e.graph.maker(tensor) is not None and (readers > 1 or not tensor.is_virtual)
-
-
-def _is_repeated(tensor: TensorAttr) -> bool:
-    return any(step == 0 and size > 1 for size, step in zip(tensor.dims, tensor.strides, strict=True))
 
 
 def _is_reduced(e: Emitter, tensor: TensorAttr) -> bool:

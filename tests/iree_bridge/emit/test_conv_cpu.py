@@ -15,6 +15,7 @@ from iree_bridge.compile.compiler import compile_code
 from iree_bridge.emit.module import emit_module
 from iree_bridge.targets.cpu import host_arch
 from iree_bridge.targets.target import Target
+from iree_bridge.targets.variants import choose
 from tests.cases import OpCase
 from tests.cases.conv import conv_graph
 from tests.support.cases import aligned, assert_right
@@ -476,6 +477,21 @@ def _few_places(seed: int) -> OpCase:
 def test_data_gradients_of_few_places(seed: int) -> None:
     """Drawn strides, dilations, paddings: some are of few places, the others have the other form."""
     assert_right(_few_places(seed))
+
+
+@pytest.mark.a_few("130x1000-x86-64-v3", "197x64-x86-64-v2")
+@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize(
+    "sizes", [(130, 1000), (197, 64), (197, 100), (300, 24)], ids=lambda sizes: "x".join(map(str, sizes))
+)
+def test_filter_gradients_that_tiles_do_not_divide_compile(sizes: tuple[int, int], level: str) -> None:
+    """The compiler refuses tiles of twice a block where sums are taken in turns; for 130x1000 it had to."""
+    k, c = sizes
+    g = Graph("gradient", io_data_type=DataType.FLOAT)
+    dy, x = g.tensor("dy", dim=(2, k, 4, 4)), g.tensor("x", dim=(2, c, 4, 4))
+    g.conv_wgrad(dy, x, padding=1).set_dim((k, c, 3, 3)).set_output(True)
+    target = Target.parse(f"cpu:{level}")
+    assert compile_code(g.validate(), target).form == choose(g, target).name
 
 
 @pytest.mark.slow
